@@ -1,0 +1,20 @@
+"""FastLLM's control plane.
+
+Words
+-----
+principal   who is calling: a user or a service account; roles, keys, limits, budgets and usage hang on it
+actor       the principal behind one admin call, with its permissions and address
+operation   one route of the admin API: method, path, permission, structs, handler (`operations`)
+service     one use case: takes a `Transaction`, does its work through repositories, never commits
+repository  SQL only, one module a domain
+content     what is in a snapshot; a change of content, and nothing else, makes a new version
+
+A write, in the order in which it runs
+--------------------------------------
+1. `app`            Starlette's layers: request id, body limit, errors as JSON
+2. `operations`     find the caller, check the operation's permission, decode strictly
+3. `api.<domain>`   hands the decoded struct to one service function
+4. `services`       checks and changes rows through `repositories`, notes what was done in the transaction
+5. `transaction`    one commit: rows, audit events, the new version if content changed, NOTIFY
+6. `publisher`      hears of the version, reads the rows (`snapshot`), publishes, answers waiting polls
+"""

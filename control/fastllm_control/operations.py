@@ -1,0 +1,82 @@
+"""The admin API's one way in: a route is an `Operation`, and all of them are run alike.
+
+Order: find the caller → check `requires` → decode path, query and body strictly → `handler` inside one
+transaction → encode. `api/<domain>.py` exports `ROUTES`, a tuple of operations; `openapi` reads the same
+tuples. A handler is `async def handler(call: Call) -> Struct | None`, and reaches the rest of the process
+through `call.services` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from fastllm_control.access import Actor, Requirement
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from fastllm_control.app import Services
+    from fastllm_control.transaction import Transaction
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class Call:
+    """One call of one operation.
+
+    `path` holds the decoded path parameters (a name may contain `/`), `query` an instance of the
+    operation's `query` struct, `body` one of its `body` struct. `tx` is the transaction of a write; reads
+    and operations with `transaction=False` have none and take what they need from `services`.
+    """
+
+    __slots__ = ("_tx", "actor", "body", "path", "query", "request", "response_headers", "services")
+
+    def __init__(
+        self,
+        services: Services,
+        actor: Actor,
+        request: Request,
+        path: Mapping[str, str],
+        query: Any,
+        body: Any,
+        tx: Transaction | None,
+    ) -> None:
+        self.services = services
+        self.actor = actor
+        self.request = request
+        self.path = path
+        self.query = query
+        self.body = body
+        self.response_headers: dict[str, str] = {}
+        self._tx = tx
+
+    @property
+    def tx(self) -> Transaction:
+        if self._tx is None:
+            raise RuntimeError("this operation was declared without a transaction")
+        return self._tx
+
+
+Handler = Callable[[Call], Awaitable["msgspec.Struct | Response | None"]]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One route. `status` is the answer's status on success; `errors` are those it documents beyond
+    400, 401, 403 and 500."""
+
+    method: Method
+    path: str
+    requires: Requirement
+    summary: str
+    handler: Handler
+    body: Any = None
+    query: type[msgspec.Struct] | None = None
+    result: Any = None
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    transaction: bool = True
+    max_body_bytes: int = 1 << 20

@@ -1,0 +1,1 @@
+"""SQLAlchemy models, one module a domain. `Base.metadata` is what migrations are compared with."""

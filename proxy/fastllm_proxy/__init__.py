@@ -1,0 +1,33 @@
+"""FastLLM's data plane: one stateless replica.
+
+Words
+-----
+replica     this process
+snapshot    the configuration as the control plane published it (`fastllm_shared.snapshot`)
+view        the snapshot turned into the indexes that requests are served from (`view`); immutable, swapped whole
+caller      one API key with its principal, as the view knows it
+backend     the live object behind one backend entry: pool, in-flight count, health; survives a swap (`backends`)
+chain       the ordered targets, and of each the ordered backends, that one request may try
+attempt     one try of one backend
+exchange    one request's facts (`exchange`)
+downstream  the client's side of an exchange (`downstream`); upstream: the backend's (`upstream`)
+
+The path of one request, in the order of the modules that it passes
+-------------------------------------------------------------------
+ 1. accept        the aiohttp server: path → endpoint, request id, limits; malformed HTTP
+ 2. authenticate  key digest → caller, on the headers alone
+ 3. body          reading within the limits, 100-continue, inflation
+ 4. peek          the top-level members that matter, and where they stand
+ 5. authorise     frontend model → may this caller name it
+ 6. limits        rate, tokens, concurrency, budget (empty so far: everything passes)
+ 7. routing       rules and targets → chain
+ 8. balancer      backends of a target in the order in which they should be tried
+ 9. gate          flow control per backend (empty so far: always open)
+10. forward       attempts: connect, send, await the head; failover before the first byte
+11. relay         bytes onward, back-pressure, the hidden usage event, death of either side
+12. meter         usage from head and tail, cost, the usage event
+    pipeline      holds the stages together, and alone knows their order
+
+Beside it: `subscribe` (polls snapshots), `snapshots` (store and swap), `health` (probes), `engine` (scrapes, empty
+so far), `outbox` (usage on its way), `report` (health reports), `observe` (metrics, access log), `errors`.
+"""

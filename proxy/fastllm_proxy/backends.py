@@ -1,0 +1,86 @@
+"""The live object behind one backend: one pool, one in-flight count, one health state, however many
+routes lead to it. It outlives snapshots while its identity (address, credential, upstream name, TLS) is the same.
+
+State and who changes it:
+    inflight            `InFlight` guards, taken by `forward`
+    ejection            `health` (probes); traffic ejection comes later
+    cooling_until       `forward` (429, 503 with Retry-After, credential rejections)
+    latency             `forward` (EWMA of time to first byte, seconds; `None` before the first sample)
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fastllm_shared.health import Ejection
+from fastllm_shared.snapshot import BackendEntry, ProviderEntry, ProviderModelEntry
+
+if TYPE_CHECKING:
+    from fastllm_proxy.upstream import UpstreamPool
+
+
+class Backend:
+    __slots__ = (
+        "base_path",
+        "cooling_until",
+        "credential_header",
+        "ejection",
+        "entry",
+        "id",
+        "inflight",
+        "latency",
+        "model",
+        "pool",
+        "provider",
+    )
+
+    def __init__(
+        self,
+        entry: BackendEntry,
+        provider: ProviderEntry,
+        model: ProviderModelEntry,
+        pool: UpstreamPool,
+        base_path: str,
+        credential_header: bytes,
+    ) -> None:
+        self.id = entry.id
+        self.entry = entry
+        self.provider = provider
+        self.model = model
+        self.pool = pool
+        self.base_path = base_path  # the path of `api_base`, without a trailing slash
+        # Host, credential and extra headers as wire bytes, each line with its CRLF: what every request to it starts with.
+        self.credential_header = credential_header
+        self.inflight = 0
+        self.ejection: Ejection | None = None
+        self.cooling_until = 0.0  # time.monotonic()
+        self.latency: float | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return self.ejection is None
+
+
+class InFlight:
+    """Counts one request on one backend from construction to `release`, which may be called any number
+    of times, and by `with`."""
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Backend | None = backend
+        backend.inflight += 1
+
+    def release(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.inflight -= 1
+
+    def __enter__(self) -> InFlight:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

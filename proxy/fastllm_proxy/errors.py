@@ -1,0 +1,77 @@
+"""What a client is told when it does not get an answer from a backend.
+
+    Refused                   an answer of our own: status, code, message, param, extra headers
+    UpstreamError             an attempt that failed (never reaches a client as such; `forward` decides)
+    ├── ConnectFailed         no connection: refused, timeout, name, tls, address not allowed
+    ├── ConnectionReset       the backend closed or reset it; `sent` says whether the request had left
+    ├── BadResponse           what came is not a response we accept
+    └── UpstreamTimeout       no first byte, no head, or a pause longer than allowed
+
+Bodies are OpenAI's shape with all four keys, or Anthropic's on its endpoints, rendered by `refusals`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastllm_shared.health import EjectionReason
+
+
+class Refused(Exception):  # noqa: N818 (it is an answer, not a fault)
+    """The one exception that stages raise to end a request with an answer of ours."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str | None,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.headers = headers
+
+
+class UpstreamError(Exception):
+    """An attempt that failed. `reason` is the word for logs and ejections."""
+
+    reason: EjectionReason = "reset"
+
+
+class ConnectFailed(UpstreamError):
+    """`cause` is for the log: `refused`, `timeout`, `name`, `tls`, `address`."""
+
+    reason: EjectionReason = "refused"
+
+    def __init__(self, cause: Literal["refused", "timeout", "name", "tls", "address"], detail: str) -> None:
+        super().__init__(f"{cause}: {detail}")
+        self.cause = cause
+
+
+class ConnectionReset(UpstreamError):
+    """`received` counts the bytes of this response that had come before the connection went."""
+
+    reason: EjectionReason = "reset"
+
+    def __init__(self, detail: str, *, received: int = 0) -> None:
+        super().__init__(detail)
+        self.received = received
+
+
+class BadResponse(UpstreamError):
+    reason: EjectionReason = "reset"
+
+
+class UpstreamTimeout(UpstreamError):
+    """`phase` says what did not come in time."""
+
+    reason: EjectionReason = "timeout"
+
+    def __init__(self, phase: Literal["connect", "head", "first_byte", "idle"], seconds: float) -> None:
+        super().__init__(f"no {phase} within {seconds:g} s")
+        self.phase = phase

@@ -1,0 +1,134 @@
+"""Settings of a process, read from flags and environment into one frozen Struct.
+
+A plane declares its settings as a Struct whose fields are `Annotated[type, Meta(description=…, …)]`.
+`load` makes a flag `--some-name` and a variable `FASTLLM_SOME_NAME` of each field `some_name` (the flag
+wins). A field marked `SECRET` has no flag, since flags show in process lists: it is read from its variable or
+from the file that `<NAME>_FILE` points to. Everything wrong is reported together, before anything starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+SECRET = "from-environment-only"
+"""Key in `Meta.extra` that marks a field as a secret."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class SettingsError(Exception):
+    """All that is wrong with the settings: one line each, in `problems`."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting as documentation and parsers see it. `flag` is `None` for a secret."""
+
+    field: str
+    flag: str | None
+    variable: str
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def secret(self) -> bool:
+        return self.flag is None
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag may stand without a value."""
+        bare = get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
+        return bare is bool
+
+
+def settings_of(kind: type[msgspec.Struct]) -> tuple[Setting, ...]:
+    """Every setting of a settings Struct, in the order of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(kind):
+        annotated = hints[field.name]
+        metas = [m for m in get_args(annotated)[1:] if isinstance(m, msgspec.Meta)]
+        secret = any((meta.extra or {}).get(SECRET) for meta in metas)
+        found.append(
+            Setting(
+                field=field.name,
+                flag=None if secret else "--" + field.name.replace("_", "-"),
+                variable="FASTLLM_" + field.name.upper(),
+                type=annotated,
+                default=field.default,
+                description=next((m.description for m in metas if m.description), ""),
+            )
+        )
+    return tuple(found)
+
+
+def load(kind: type[T], program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> T:
+    """Settings from `arguments` and `environ`.
+
+    Raises `SettingsError` with every problem; `--help` and an unknown flag leave by `SystemExit` as
+    `argparse` does.
+    """
+    declared = settings_of(kind)
+    flags = vars(_parser(program, kind, declared).parse_args(arguments))
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for setting in declared:
+        source, text = _find(setting, flags, environ, problems)
+        if text is None:
+            if setting.default is msgspec.NODEFAULT and not any(source in p for p in problems):
+                problems.append(f"{source}: required, but not set")
+            continue
+        try:
+            values[setting.field] = msgspec.convert(text, setting.type, strict=False)
+        except msgspec.ValidationError as error:
+            shown = "" if setting.secret else f" (got {text!r})"
+            problems.append(f"{source}: {error}{shown}")
+    if not problems:
+        try:
+            return kind(**values)
+        except ValueError as error:  # raised by a Struct's own __post_init__, which names the fields
+            problems.append(str(error))
+    raise SettingsError(problems)
+
+
+def _find(
+    setting: Setting, flags: Mapping[str, Any], environ: Mapping[str, str], problems: list[str]
+) -> tuple[str, str | None]:
+    """Where a setting was given (or is to be given), and its text."""
+    given = flags.get(setting.field)
+    if given is not None and setting.flag is not None:
+        return setting.flag, str(given)
+    if setting.secret and (path := environ.get(setting.variable + "_FILE")):
+        source = setting.variable + "_FILE"
+        if environ.get(setting.variable):
+            problems.append(f"{source}: set together with {setting.variable}; set one of them")
+        try:
+            return source, Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{source}: cannot read {path}: {error}")
+            return source, None
+    return setting.flag or setting.variable, environ.get(setting.variable) or None
+
+
+def _parser(program: str, kind: type[msgspec.Struct], declared: Sequence[Setting]) -> argparse.ArgumentParser:
+    summary = (kind.__doc__ or "").strip().splitlines()[0]
+    parser = argparse.ArgumentParser(prog=program, description=summary, allow_abbrev=False)
+    for setting in declared:
+        if setting.flag is None:
+            continue
+        default = "" if setting.default in (None, msgspec.NODEFAULT) else f" (default: {setting.default})"
+        text = f"{setting.description}{default} [{setting.variable}]".replace("%", "%%")
+        if setting.is_switch:
+            parser.add_argument(setting.flag, dest=setting.field, nargs="?", const="true", help=text)
+        else:
+            parser.add_argument(setting.flag, dest=setting.field, help=text)
+    return parser
