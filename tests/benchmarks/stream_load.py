@@ -46,7 +46,8 @@ class Load:
     def may_start(self) -> bool:
         if self.options.streams and self.started >= self.options.streams:
             return False
-        return time.perf_counter() < self.begun + self.options.seconds
+        seconds: float = self.options.seconds
+        return time.perf_counter() < self.begun + seconds
 
     def leave(self) -> None:
         self.open -= 1
