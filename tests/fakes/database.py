@@ -1,0 +1,55 @@
+"""Making and dropping databases on the test process's own server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+from fastllm_control.postgres import DATABASE, ROLE, EmbeddedPostgres
+
+
+class TestDatabases:
+    """Databases on one server, named by a counter. All statements go through `psql`, so that fixtures
+    need no event loop."""
+
+    __test__ = False
+
+    def __init__(self, server: EmbeddedPostgres, numbers: Iterator[int]) -> None:
+        self._server = server
+        self._numbers = numbers
+
+    def url(self, name: str) -> str:
+        return self._server.url(name)
+
+    def create(self, template: str | None = None) -> str:
+        """A new database, empty or cloned from `template`; returns its name."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template or 'template0'} STRATEGY file_copy")
+        return name
+
+    def drop(self, name: str) -> None:
+        """Drop it, whoever is still connected."""
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def execute(self, statement: str, database: str = DATABASE) -> str:
+        """Run one statement; returns what it printed, unaligned."""
+        password = self._server.url().split("@")[0].rsplit(":", 1)[1]
+        command = [self._server.programs.program("psql"), "-X", "-q", "-A", "-t", "-h", "127.0.0.1"]
+        command += [
+            "-p",
+            str(self._server.port),
+            "-U",
+            ROLE,
+            "-d",
+            database,
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-c",
+            statement,
+        ]
+        done = subprocess.run(
+            command, env={"PGPASSWORD": password}, capture_output=True, check=False, text=True
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{statement}: {done.stderr}")
+        return done.stdout.strip()
