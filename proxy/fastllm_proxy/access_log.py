@@ -1,0 +1,115 @@
+"""One line a request. A record is encoded into a buffer, which leaves by size or once a second.
+
+A record has no field for a key, a prompt, an answer, a query string or a credential: what cannot be
+written cannot leak. Its strings are encoded as JSON in both formats, so that no name breaks a line.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+
+from fastllm_proxy.sink import LineSink
+
+FLUSH_BYTES = 64 * 1024
+
+
+class AccessRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is logged of one request. `at` is Unix seconds at accept; `None` is unknown or absent.
+
+    `id` is the request id. `model` is the frontend model as asked for if it is configured, else absent: a
+    name that is not configured is the client's text. `backend` is the id of the last one tried. `code` is the
+    error code of an answer of our own.
+    """
+
+    at: float
+    id: str
+    endpoint: str
+    status: int
+    duration_ms: float
+    ttft_ms: float | None = None
+    stream: bool = False
+    attempts: int = 0
+    principal: str | None = None
+    key_prefix: str | None = None
+    model: str | None = None
+    provider_model: str | None = None
+    backend: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    code: str | None = None
+
+
+class AccessLog:
+    """Collects records; `flush` (called at least once a second by a loop) hands them to the sink."""
+
+    __slots__ = ("_append", "_buffer", "_count", "_encode", "_sink")
+
+    def __init__(self, sink: LineSink, log_format: Literal["text", "json"]) -> None:
+        self._sink = sink
+        self._buffer = bytearray()
+        self._count = 0
+        self._encode = msgspec.json.Encoder(decimal_format="number").encode_into
+        self._append = self._append_json if log_format == "json" else self._append_text
+
+    def write(self, record: AccessRecord) -> None:
+        self._append(record)
+        self._count += 1
+        if len(self._buffer) >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._count:
+            self._sink.write(bytes(self._buffer), self._count)
+            self._buffer.clear()
+            self._count = 0
+
+    def _append_json(self, record: AccessRecord) -> None:
+        buffer = self._buffer
+        self._encode(record, buffer, -1)
+        buffer += b"\n"
+
+    def _append_text(self, record: AccessRecord) -> None:
+        self._buffer += text_line(record)
+
+
+def text_line(record: AccessRecord) -> bytes:
+    """`2026-11-30T12:00:00.123Z 200 /chat/completions 12.3ms id=… model=…`, absent fields left out."""
+    seconds = int(record.at)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    words = [
+        f"{stamp}.{int((record.at - seconds) * 1000):03d}Z {record.status} {_word(record.endpoint)}"
+        f" {record.duration_ms:.1f}ms id={_word(record.id)}"
+    ]
+    if record.ttft_ms is not None:
+        words.append(f"ttft={record.ttft_ms:.1f}ms")
+    if record.stream:
+        words.append("stream")
+    for name in _TEXT_FIELDS:
+        value = getattr(record, name)
+        if value is not None:
+            words.append(f"{name}={value if type(value) is int else _word(value)}")
+    words.append("\n")
+    return " ".join(words[:-1]).encode() + b"\n"
+
+
+_TEXT_FIELDS = (
+    "principal",
+    "key_prefix",
+    "model",
+    "provider_model",
+    "backend",
+    "attempts",
+    "prompt_tokens",
+    "completion_tokens",
+    "code",
+)
+
+
+def _word(text: str) -> str:
+    """The text itself if it is one plain word, else as a JSON string."""
+    if text.isascii() and text.isprintable() and not (" " in text or '"' in text):
+        return text
+    return msgspec.json.encode(text).decode()
