@@ -262,8 +262,11 @@ class DefaultTarget(Base):
 
 
 class RoutingRule(Base):
-    """One rule of a frontend model. `conditions` is `fastllm_shared.snapshot.Conditions` as JSON; `jump` names
-    a frontend model. Positions are checked at the commit, so that a list can be put in another order."""
+    """One rule of a frontend model.
+
+    `conditions` is `fastllm_shared.snapshot.Conditions` as JSON; `jump` names a frontend model. Positions are
+    checked at the commit, so that a list can be put in another order.
+    """
 
     __tablename__ = "routing_rules"
     __table_args__ = (
