@@ -45,9 +45,10 @@ class AccessRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class AccessLog:
     """Collects records; `flush` (called at least once a second by a loop) hands them to the sink."""
 
-    __slots__ = ("_append", "_buffer", "_count", "_encode", "_sink")
+    __slots__ = ("_append", "_buffer", "_count", "_encode", "_sink", "unwritable")
 
     def __init__(self, sink: LineSink, log_format: Literal["text", "json"]) -> None:
+        self.unwritable = 0
         self._sink = sink
         self._buffer = bytearray()
         self._count = 0
@@ -55,7 +56,11 @@ class AccessLog:
         self._append = self._append_json if log_format == "json" else self._append_text
 
     def write(self, record: AccessRecord) -> None:
-        self._append(record)
+        try:
+            self._append(record)
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8: a line lost, never a request
+            self.unwritable += 1
+            return
         self._count += 1
         if len(self._buffer) >= FLUSH_BYTES:
             self.flush()
@@ -68,7 +73,12 @@ class AccessLog:
 
     def _append_json(self, record: AccessRecord) -> None:
         buffer = self._buffer
-        self._encode(record, buffer, -1)
+        end = len(buffer)
+        try:
+            self._encode(record, buffer, end)
+        except UnicodeEncodeError:
+            del buffer[end:]
+            raise
         buffer += b"\n"
 
     def _append_text(self, record: AccessRecord) -> None:

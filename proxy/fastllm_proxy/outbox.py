@@ -2,9 +2,9 @@
 
     put → queue → batch → POST /usage → acknowledged → next
 
-A batch that is not acknowledged is sent again, for ever; the control plane stores an event's id once. One that
-it refuses as invalid is halved until the bad event stands alone. `--usage-spool` will stand between queue and
-post: a batch is then appended to disk before it leaves (nothing is spooled so far).
+A batch that is not acknowledged is sent again, for ever; the control plane stores an event's id once. One
+that it refuses as invalid is halved until the bad event stands alone. `--usage-spool` will stand between
+queue and post: a batch is then appended to disk before it leaves (nothing is spooled so far).
 """
 
 from __future__ import annotations
@@ -120,11 +120,14 @@ class Outbox:
             if not part:
                 return True
             try:
-                answer = await self._control.post(
-                    "/usage",
-                    encode_batch(UsageBatch(replica=self._replica, events=part)),
-                    deadline_seconds=seconds,
-                )
+                body = encode_batch(UsageBatch(replica=self._replica, events=part))
+            except (
+                UnicodeEncodeError
+            ) as error:  # a lone surrogate has no JSON: it must not hold up the others
+                self._split(part, 0, str(error).encode())
+                return True
+            try:
+                answer = await self._control.post("/usage", body, deadline_seconds=seconds)
             except ControlPlaneError as error:
                 self._postpone(type(error).__name__, str(error), refused=isinstance(error, TokenRefused))
                 return False
@@ -163,8 +166,8 @@ class Outbox:
         self._in_parts -= 1
         self._drop("invalid", 1)
         self._log.error(
-            "usage event refused by the control plane",
-            event=part[0].id,
+            "usage event refused as invalid",
+            event_id=part[0].id,
             request_id=part[0].request_id,
             status=status,
             answer=answer[:500].decode("utf-8", "replace"),
