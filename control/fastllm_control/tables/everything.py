@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastllm_control.tables import access, audit
+from fastllm_control.tables import access, audit, configuration, fleet, usage
 from fastllm_control.tables.base import Base
 
-MODULES = (access, audit)
+MODULES = (access, audit, configuration, fleet, usage)
 METADATA = Base.metadata
