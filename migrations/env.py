@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from fastllm_control.tables.everything import METADATA
+from fastllm_control.tables.everything import METADATA, is_modelled
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,
+    include_name=is_modelled,
     compare_type=True,
     compare_server_default=True,
     transactional_ddl=True,
