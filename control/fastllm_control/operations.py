@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fastllm_control.app import Services
     from fastllm_control.transaction import Transaction
 
+VERSION_HEADER = "X-FastLLM-Snapshot-Version"
+"""Of every answer to a write that changed content: the version that proxies report once they serve it."""
+
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -53,6 +56,12 @@ class Call:
         self.body = body
         self.response_headers: dict[str, str] = {}
         self._tx = tx
+
+    def report_version(self, tx: Transaction) -> None:
+        """Tell the caller the version that a committed transaction made. Only for operations that open
+        their own transaction (`transaction=False`): for all others it is done for them."""
+        if tx.version is not None:
+            self.response_headers[VERSION_HEADER] = str(tx.version)
 
     @property
     def tx(self) -> Transaction:

@@ -1,0 +1,1 @@
+"""The admin API, one module a domain: decode → one service call → encode. Each exports its `ROUTES`."""

@@ -1,0 +1,95 @@
+"""What operators see of a control plane: its log on standard error, and its metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from structlog.typing import FilteringBoundLogger, Processor
+
+import fastllm_shared
+
+Log = FilteringBoundLogger
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def make_log(stream: TextIO, kind: Literal["json", "text"] = "text", level: Level = "info") -> Log:
+    """A logger that writes one line an event to `stream`. It configures nothing globally."""
+    processors: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if kind == "json":
+        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        processors += [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+    return log
+
+
+class Bridge(logging.Handler):
+    """Hands what libraries say through `logging` to our log, so that there is one form of line."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: dict[str, Any] = {"logger": record.name}
+        if record.exc_info:
+            facts["exc_info"] = record.exc_info
+        self._log.log(record.levelno, record.getMessage(), **facts)
+
+
+@contextmanager
+def bridged(log: Log) -> Iterator[None]:
+    """For as long as it is open, `logging`'s warnings and errors go to `log`."""
+    root, bridge = logging.getLogger(), Bridge(log)
+    root.addHandler(bridge)
+    try:
+        yield
+    finally:
+        root.removeHandler(bridge)
+
+
+class Metrics:
+    """The control plane's own metrics. Other parts register theirs in `registry`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "fastllm_control_requests",
+            "Requests answered, by route and status.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "fastllm_control_request_seconds",
+            "Time to answer, by route; held polls included.",
+            ("method", "route"),
+            registry=self.registry,
+            buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        )
+        self.logins = Counter(
+            "fastllm_control_logins", "Login attempts, by outcome.", ("outcome",), registry=self.registry
+        )
+        build = Gauge("fastllm_control_build_info", "Always 1.", ("version",), registry=self.registry)
+        build.labels(fastllm_shared.__version__).set(1)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answered request. `route` is the template, never the path asked for."""
+        self.requests.labels(method, route, str(status)).inc()
+        self.seconds.labels(method, route).observe(seconds)
+
+    def text(self) -> bytes:
+        """The exposition format, version 0.0.4."""
+        return generate_latest(self.registry)

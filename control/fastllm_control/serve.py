@@ -1,0 +1,88 @@
+"""`fastllm control`: sockets, signals, and Hypercorn driven by ourselves on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+import hypercorn.asyncio
+import uvloop
+from hypercorn.config import Config
+from starlette.applications import Starlette
+
+import fastllm_shared
+from fastllm_control import migrate
+from fastllm_control.app import Services, build_app, build_services
+from fastllm_control.config import ControlSettings
+from fastllm_control.observe import Log, bridged, make_log
+from fastllm_shared.settings import load
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve until SIGTERM or SIGINT. Raises `SettingsError`, `SchemaMismatch`, `OSError`."""
+    settings = load(ControlSettings, "fastllm control", arguments, environ)
+    log = make_log(sys.stderr, settings.log_format, settings.log_level)
+    with bridged(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, log))
+
+
+async def _serve(settings: ControlSettings, log: Log) -> int:
+    services = build_services(settings, log)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, services.stopping.set)
+    async with services.database.engine.connect() as connection:
+        await migrate.check(connection)
+    with listen(settings.host, settings.port) as listener:
+        address = url_of(listener, settings.serves_tls)
+        log.info("control plane listens", url=address, version=fastllm_shared.__version__)
+        await serve(build_app(services), services, listener)
+    log.info("control plane ended")
+    return 0
+
+
+async def serve(app: Starlette, services: Services, listener: socket.socket) -> None:
+    """Serve on `listener` until `services.stopping`, then let requests end within the grace."""
+    await hypercorn.asyncio.serve(
+        app,  # type: ignore[arg-type]  # Starlette's and Hypercorn's names for the same ASGI types
+        _configuration(services.settings, listener),
+        shutdown_trigger=services.stopping.wait,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises `OSError` that says which address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return listener
+
+
+def url_of(listener: socket.socket, tls: bool) -> str:
+    """Where a bound socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _configuration(settings: ControlSettings, listener: socket.socket) -> Config:
+    config = Config()
+    # A duplicate, because Hypercorn closes what it is given.
+    config.bind = [f"fd://{listener.dup().detach()}"]
+    config.certfile = settings.tls_cert
+    config.keyfile = settings.tls_key
+    config.graceful_timeout = settings.shutdown_grace
+    config.shutdown_timeout = settings.shutdown_grace
+    config.include_server_header = False
+    config.keep_alive_timeout = 75
+    config.accesslog = None
+    config.errorlog = None
+    return config
