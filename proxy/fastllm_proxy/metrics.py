@@ -120,7 +120,7 @@ class Slot:
 class Metrics:
     """All counters of this replica. Everything here is called from the event loop's thread only."""
 
-    __slots__ = ("cut_streams", "ejections", "failovers", "rejections", "slots", "unattributed", "upstream")
+    __slots__ = ("cut", "ejections", "failovers", "rejections", "slots", "unattributed", "upstream")
 
     def __init__(self) -> None:
         self.slots: dict[tuple[str, str, str], Slot] = {}
@@ -129,7 +129,7 @@ class Metrics:
         self.rejections: dict[str, int] = {}
         self.unattributed: dict[str, int] = {}
         self.ejections: dict[tuple[str, str, str], int] = {}
-        self.cut_streams = 0
+        self.cut = 0
 
     def slot(self, endpoint: str, model: str, backend_id: str = NO_BACKEND) -> Slot:
         """The slot for an endpoint's label, a *configured* frontend model (else `OTHER`) and a backend's id.
