@@ -1,0 +1,204 @@
+"""The pool of connections to one backend: the only place of the request path that opens sockets.
+
+What a response is: `response_parser`; one connection: `upstream_connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from fastllm_proxy.errors import ConnectFailed, UpstreamTimeout
+from fastllm_proxy.response_parser import ResponseHead
+from fastllm_proxy.timers import Timer, TimerWheel
+from fastllm_proxy.upstream_connection import UpstreamConnection
+from fastllm_shared.addresses import AddressPolicy
+
+__all__ = ["ResponseHead", "UpstreamConnection", "UpstreamPool"]
+
+KEEPALIVE_SECONDS = (30, 10)
+"""Silence before the first probe, and between probes."""
+
+KEEPALIVE_PROBES = 3
+
+DEAD_AFTER_MILLISECONDS = 60_000
+"""TCP_USER_TIMEOUT: 30 + 3 x 10 s, so that sent and received silence are given up alike."""
+
+_Endpoint = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
+
+
+class UpstreamPool:
+    """State: `_idle` holds the connections that may be taken, least recently used first; `_sweeper` is
+    pending while there are any.
+
+    Borrowed connections are their holders'; they come back by `release`.
+    """
+
+    __slots__ = (
+        "_addresses",
+        "_closed",
+        "_connect_seconds",
+        "_host",
+        "_idle",
+        "_idle_seconds",
+        "_loop",
+        "_port",
+        "_server_name",
+        "_sweeper",
+        "_timers",
+        "_tls",
+    )
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        server_name: str | None,
+        addresses: AddressPolicy,
+        timers: TimerWheel,
+        idle_seconds: float = 4.0,
+        connect_seconds: float = 5.0,
+    ) -> None:
+        """`idle_seconds` stays under the 5 s after which common engines close; `server_name` is what the
+        certificate must name, if not `host`. Needs a running event loop."""
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._server_name = server_name or host
+        self._addresses = addresses
+        self._timers = timers
+        self._idle_seconds = idle_seconds
+        self._connect_seconds = connect_seconds
+        self._loop = asyncio.get_running_loop()
+        self._idle: dict[UpstreamConnection, None] = {}
+        self._sweeper: Timer | None = None
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def take(self) -> UpstreamConnection | None:
+        """The most recently used idle connection that is still open."""
+        idle = self._idle
+        while idle:
+            connection, _ = idle.popitem()
+            if connection.usable:
+                connection.borrow()
+                return connection
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection, TLS included. Raises `ConnectFailed` or `UpstreamTimeout`."""
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                return await self._connect_any()
+        except TimeoutError:
+            raise UpstreamTimeout("connect", self._connect_seconds) from None
+
+    async def close(self) -> None:
+        """Closes what is idle; what is borrowed closes when it comes back."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._idle:
+            self._idle.popitem()[0].drop()
+
+    # Called by connections.
+
+    def returned(self, connection: UpstreamConnection) -> bool:
+        if self._closed:
+            return False
+        if self._sweeper is None:
+            self._sweeper = self._timers.after(self._idle_seconds, self._sweep)
+        connection.idle_since = self._timers.now
+        self._idle[connection] = None
+        return True
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        self._idle.pop(connection, None)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = self._timers.now
+        for connection in tuple(self._idle):
+            left = connection.idle_since + self._idle_seconds - now
+            if left > 0:
+                self._sweeper = self._timers.after(left, self._sweep)
+                return
+            del self._idle[connection]
+            connection.drop()
+
+    # Connecting.
+
+    async def _connect_any(self) -> UpstreamConnection:
+        """Tries each allowed address in turn; an unanswered one gets its share of the time."""
+        endpoints = self._allowed(await self._resolve())
+        deadline = self._loop.time() + self._connect_seconds
+        for tried, endpoint in enumerate(endpoints):
+            share = (deadline - self._loop.time()) / (len(endpoints) - tried)
+            last = tried == len(endpoints) - 1
+            try:
+                async with asyncio.timeout(None if last else share):
+                    return await self._dial(endpoint)
+            except (ConnectFailed, TimeoutError):
+                if last:
+                    raise
+        raise AssertionError("no endpoint")  # `_allowed` raises rather than return none
+
+    async def _resolve(self) -> list[_Endpoint]:
+        try:
+            found = await self._loop.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            )
+        except OSError as error:
+            raise ConnectFailed("name", str(error)) from error
+        return [(family, tuple(address)) for family, _, _, _, address in found]
+
+    def _allowed(self, endpoints: list[_Endpoint]) -> list[_Endpoint]:
+        problem: str | None = "the name has no address"
+        allowed = []
+        for family, address in endpoints:
+            refused = self._addresses.problem(str(address[0]))
+            if refused is None:
+                allowed.append((family, address))
+            else:
+                problem = refused
+        if not allowed:
+            raise ConnectFailed("address", str(problem))
+        return allowed
+
+    async def _dial(self, endpoint: _Endpoint) -> UpstreamConnection:
+        """Dials the very address that was checked: nothing is resolved again."""
+        family, address = endpoint
+        dialled = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            dialled.setblocking(False)
+            _set_options(dialled)
+            await self._loop.sock_connect(dialled, address)
+            _, connection = await self._loop.create_connection(
+                lambda: UpstreamConnection(self, self._loop, self._timers),
+                sock=dialled,
+                ssl=self._tls,
+                server_hostname=self._server_name if self._tls is not None else None,
+            )
+        except BaseException as error:
+            dialled.close()
+            if isinstance(error, ssl.SSLError | ssl.CertificateError):
+                raise ConnectFailed("tls", str(error)) from error
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                raise ConnectFailed("refused", str(error)) from error
+            raise
+        return connection
+
+
+def _set_options(dialled: socket.socket) -> None:
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS[0])
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS[1])
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MILLISECONDS)
