@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -25,26 +24,21 @@ FIRST_PAUSE_SECONDS = 0.1
 MAX_SNAPSHOT_BYTES = 512 * 1024 * 1024
 
 
-class Store(Protocol):
-    """Takes accepted snapshots; raises if one cannot be turned into what is served."""
-
-    def accept(self, snapshot: Snapshot) -> None: ...
-
-
 class Subscriber:
-    """One turn is one poll. `clock` gives monotonic seconds."""
+    """One turn is one poll. `accept` takes a snapshot into service and raises if it cannot; `clock` gives
+    monotonic seconds."""
 
     def __init__(
         self,
         *,
         control: ControlPlane,
-        store: Store,
+        accept: Callable[[Snapshot], None],
         log: Log,
         poll_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._control = control
-        self._store = store
+        self._accept = accept
         self._log = log
         self._poll = poll_seconds
         self._clock = clock
@@ -101,7 +95,7 @@ class Subscriber:
                 self._etag = answer.etag
                 return self._unchanged(asked_at)
         try:
-            self._store.accept(snapshot)
+            self._accept(snapshot)
         except Exception as error:  # noqa: BLE001 - whatever one snapshot trips over, the old one goes on serving
             return self._refuse("unusable", f"{type(error).__name__}: {error}")
         self._served = (snapshot.history, snapshot.version)
