@@ -14,20 +14,17 @@ process would leave behind.
 from __future__ import annotations
 
 import fcntl
-import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from fastllm_control.leash import die_with_parent
+from fastllm_control.postgres_data import DATABASE, ROLE, DataFolder
 from fastllm_control.postgres_install import (
     Install,
     PostgresError,
@@ -35,20 +32,23 @@ from fastllm_control.postgres_install import (
     install_for,
     wheel_install,
 )
-
-ROLE = "fastllm"
-DATABASE = "fastllm"
+from fastllm_control.private_files import FolderInUse, FolderLock, read_or_make
 
 _LOG_KEPT_BYTES = 16 << 20
 _POLL_SECONDS = 0.01
-_REMAINS_SECONDS = 30.0
-"""How long the processes of a killed server may take to go away before a start gives up."""
+_PORTS_TRIED = 5
+
+
+class PortTaken(PostgresError):
+    """Somebody else listened on the port by the time the server did."""
 
 
 class EmbeddedPostgres:
     """Supervises one server on `data_dir`. Not thread-safe; start it from the main thread.
 
-    `durable=False` turns fsync off, for tests. `settings` are further server parameters.
+    `durable=False` turns fsync off, for tests; `settings` are further server parameters; `install` takes
+    the place of the wheel's programs. `remains_seconds` is how long the processes of a killed server may
+    take to go before a start gives up.
     """
 
     def __init__(
@@ -59,19 +59,23 @@ class EmbeddedPostgres:
         durable: bool = True,
         settings: Mapping[str, str] | None = None,
         start_seconds: float = 120.0,
+        remains_seconds: float = 30.0,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.folder = self.data_dir / "postgres"
         self.log_file = self.data_dir / "logs" / "postgres.log"
         self.port = 0
+        self._wheel = install
         self._durable = durable
         self._settings = dict(settings or {})
         self._start_seconds = start_seconds
-        self._wheel = install
-        self._install: Install | None = None
+        self._remains_seconds = remains_seconds
+        self._lock = FolderLock(self.data_dir / "postgres.lock")
+        self._data: DataFolder | None = None
         self._password = ""
+        self._served = False
+        self._log_from = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock: IO[str] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -81,9 +85,9 @@ class EmbeddedPostgres:
     @property
     def programs(self) -> Install:
         """The programs in use, once started."""
-        if self._install is None:
+        if self._data is None:
             raise PostgresError("the embedded Postgres has not been started")
-        return self._install
+        return self._data.install
 
     def url(self, database: str = DATABASE) -> str:
         """The address of a database on this server, password included."""
@@ -94,77 +98,70 @@ class EmbeddedPostgres:
 
         Also starts it again after it died, on the same port. Raises `PostgresError`.
         """
-        self.launch()
-        self.wait_ready()
-        return self.url()
+        for _ in range(_PORTS_TRIED):
+            self.launch()
+            try:
+                self.wait_ready()
+            except PortTaken:
+                continue
+            return self.url()
+        raise PostgresError(f"no free port after {_PORTS_TRIED} attempts; see {self.log_file}")
 
     def launch(self) -> None:
         """The first half of `start`: everything up to the fork, which must happen on the main thread."""
         if self.pid is not None:
             raise PostgresError(f"Postgres already runs on {self.folder}")
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._acquire()
         try:
-            self._prepare()
-            self._fork()
+            self._lock.acquire()
+        except FolderInUse as error:
+            raise PostgresError(str(error)) from None
+        try:
+            with self._running() as running:
+                self._fork(self._prepare(running), running)
         except BaseException:
-            self._release()
+            self._lock.release()
             raise
 
     def wait_ready(self) -> None:
-        """The second half of `start`; may run on any thread. Raises `PostgresError` with the server's words."""
+        """The second half of `start`; may run on any thread.
+
+        Raises `PostgresError` with the server's last words when it ends instead, `PortTaken` when somebody
+        took its port before it ever served (the next `launch` takes another).
+        """
         deadline = time.monotonic() + self._start_seconds
         while not self._is_ready():
             if self.pid is None:
-                code = self._process.returncode if self._process else None
-                raise PostgresError(f"Postgres ended with {code} while starting:\n{self._last_words()}")
+                raise self._failure()
             if time.monotonic() > deadline:
                 raise PostgresError(
                     f"Postgres is not ready after {self._start_seconds:g} s; see {self.log_file}"
                 )
             time.sleep(_POLL_SECONDS)
+        self._served = True
 
     def stop(self, grace_seconds: float = 20.0) -> None:
-        """Stop the server: fast, then immediate, then by force; a second call does nothing."""
+        """Stop the server: fast, then at once, then by force. A second call does nothing."""
         process, self._process = self._process, None
-        if process is not None:
-            for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-                process.send_signal(number)
-                try:
-                    process.wait(grace_seconds)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-            self._take_running().close()  # comes through once the last of its processes has gone
-        self._release()
-
-    def _acquire(self) -> None:
-        if self._lock is not None:
+        if process is None:
+            self._lock.release()
             return
-        lock = (self.data_dir / "postgres.lock").open("a+", encoding="ascii")
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            process.send_signal(number)
+            try:
+                process.wait(grace_seconds)
+                break
+            except subprocess.TimeoutExpired:
+                continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise PostgresError(
-                f"{self.data_dir} is in use by another FastLLM (pid {holder}); stop it, or choose another folder"
-            ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        self._lock = lock
+            self._running().close()  # comes through once the last of its processes has gone
+        finally:
+            self._lock.release()
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def _take_running(self) -> IO[bytes]:
+    def _running(self) -> IO[bytes]:
         """The lock that the server's processes inherit; waits for those of a killed one to be gone."""
         running = (self.data_dir / "postgres.running").open("ab")
-        deadline = time.monotonic() + _REMAINS_SECONDS
+        deadline = time.monotonic() + self._remains_seconds
         while True:
             try:
                 fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,104 +169,25 @@ class EmbeddedPostgres:
                 if time.monotonic() > deadline:
                     running.close()
                     raise PostgresError(
-                        f"a Postgres whose supervisor was killed still runs on {self.folder}; end it first"
+                        f"processes of a Postgres that was killed still run on {self.folder}: end them first"
                     ) from None
                 time.sleep(_POLL_SECONDS)
             else:
                 return running
 
-    def _prepare(self) -> None:
+    def _prepare(self, running: IO[bytes]) -> DataFolder:
         wheel = self._wheel or wheel_install()
-        self._account = account_for(self.folder)
-        self._install = install_for(self._account, wheel)
-        self.log_file.parent.mkdir(mode=0o700, exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
-            self.log_file.replace(self.log_file.with_suffix(".log.old"))
+        account = account_for(self.folder)
+        data = DataFolder(self.folder, account, install_for(account, wheel), self._durable)
         if self.folder.exists():
-            self._check_version()
-            self._password = self._read_password()
-        else:
-            self._password = self._new_password()
-            self._initialise()
+            data.check_version()
+        self._password = read_or_make(self.data_dir / "postgres-password", lambda: secrets.token_hex(24))
+        if not self.folder.exists():
+            data.initialise(self._password, running.fileno())
+        self._data = data
+        return data
 
-    def _check_version(self) -> None:
-        version_file = self.folder / "PG_VERSION"
-        try:
-            found = version_file.read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise PostgresError(f"{self.folder} is no Postgres data folder: {error}") from error
-        known = self.programs.major()
-        if found != str(known):
-            raise PostgresError(
-                f"{self.folder} was written by PostgreSQL {found}, and this FastLLM carries PostgreSQL {known}: "
-                f"dump the data with a FastLLM that carries {found} and load it here, or choose another folder"
-            )
-
-    def _read_password(self) -> str:
-        file = self.data_dir / "postgres-password"
-        try:
-            return file.read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise PostgresError(
-                f"cannot read the password of the database in {self.folder}: {error}"
-            ) from error
-
-    def _new_password(self) -> str:
-        password = secrets.token_hex(24)
-        file = self.data_dir / "postgres-password"
-        file.unlink(missing_ok=True)  # of an attempt that was cut short before it had any data
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as out:
-            out.write(password + "\n")
-        return password
-
-    def _initialise(self) -> None:
-        """initdb into a folder beside, which takes its name once nothing can go wrong any more."""
-        torn = self.data_dir / "postgres.new"
-        with ExitStack() as stack:
-            running = stack.enter_context(self._take_running())
-            shutil.rmtree(torn, ignore_errors=True)
-            torn.mkdir(mode=0o700)
-            if self._account.switch:
-                os.chown(torn, self._account.uid, self._account.gid)
-            password = stack.enter_context(tempfile.TemporaryFile())
-            password.write(self._password.encode() + b"\n")
-            password.flush()
-            os.fchown(password.fileno(), self._account.uid, self._account.gid)
-            location, kept = self._location(torn, stack)
-            fds = [running.fileno(), password.fileno(), *kept]
-            self._run(
-                [self.programs.program("initdb"), "-D", location, "-U", ROLE, "-A", "scram-sha-256"]
-                + [f"--pwfile=/dev/fd/{password.fileno()}", "--locale-provider=builtin"]
-                + ["--builtin-locale=C.UTF-8", "-E", "UTF8", "--no-instructions"]
-                + ([] if self._durable else ["--no-sync"]),
-                fds,
-            )
-            single = [
-                self.programs.program("postgres"),
-                "--single",
-                "-D",
-                location,
-                *self._fsync(),
-                "postgres",
-            ]
-            self._run(single, [running.fileno(), *kept], feed=f"CREATE DATABASE {DATABASE}\n".encode())
-        (torn / "pg_hba.conf").write_text(
-            "# One role, one address, one method. Written by FastLLM.\n"
-            "host all all 127.0.0.1/32 scram-sha-256\n",
-            encoding="ascii",
-        )
-        torn.rename(self.folder)
-
-    def _run(self, command: Sequence[str], fds: Sequence[int], feed: bytes = b"") -> None:
-        done = subprocess.run(
-            command, input=feed, capture_output=True, check=False, **self._child(fds, signal.SIGKILL)
-        )
-        if done.returncode != 0:
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            raise PostgresError(f"{Path(command[0]).name} failed with {done.returncode}:\n{said}")
-
-    def _fork(self) -> None:
+    def _fork(self, data: DataFolder, running: IO[bytes]) -> None:
         self.port = self.port or free_port()
         parameters = {
             "listen_addresses": "127.0.0.1",
@@ -281,61 +199,47 @@ class EmbeddedPostgres:
             **self._settings,
         }
         with ExitStack() as stack:
-            running = stack.enter_context(self._take_running())
-            location, kept = self._location(self.folder, stack)
-            command = [self.programs.program("postgres"), "-D", location, *self._fsync()]
+            location, fds = data.location(data.folder, stack)
+            command = [data.install.program("postgres"), "-D", location, *data.fsync()]
             for name, value in parameters.items():
                 command += ["-c", f"{name}={value}"]
-            log = stack.enter_context(self.log_file.open("ab"))
-            self._process = subprocess.Popen(
+            log = stack.enter_context(self._open_log())
+            self._process = subprocess.Popen(  # noqa: S603 (our own programs)
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # the terminal's Ctrl-C is for us: the database stops last
-                **self._child([running.fileno(), *kept], signal.SIGINT),
+                **data.child([running.fileno(), *fds], signal.SIGINT),
             )
 
-    def _child(self, fds: Sequence[int], end_with: signal.Signals) -> dict[str, Any]:
-        """How every child is started: leashed, in a folder it can enter, as the account."""
-        options: dict[str, Any] = {
-            "pass_fds": tuple(fds),
-            "cwd": "/",
-            "preexec_fn": die_with_parent(end_with),
-            "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-        }
-        if self._account.switch:
-            options |= {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
-        return options
-
-    def _location(self, folder: Path, stack: ExitStack) -> tuple[str, list[int]]:
-        """How the account names `folder`, and the descriptors that it needs for that.
-
-        Another account may not be let through the folders above (those of a home, say), and opening
-        them to everybody is not ours to do: it gets the folder as an open descriptor.
-        """
-        if not self._account.switch or not Path("/proc/self/fd").is_dir():
-            return str(folder), []
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, descriptor)
-        return f"/proc/self/fd/{descriptor}", [descriptor]
-
-    def _fsync(self) -> list[str]:
-        if self._durable:
-            return []
-        return ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+    def _open_log(self) -> IO[bytes]:
+        self.log_file.parent.mkdir(mode=0o700, exist_ok=True)
+        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
+            self.log_file.replace(self.log_file.with_suffix(".log.old"))
+        log = self.log_file.open("ab")
+        self._log_from = log.tell()
+        return log
 
     def _is_ready(self) -> bool:
         """Postgres writes its state into the eighth line of its pid file, as `pg_ctl` reads it."""
         try:
-            lines = (self.folder / "postmaster.pid").read_text(encoding="ascii").splitlines()
+            lines = (self.folder / "postmaster.pid").read_text(encoding="utf-8").splitlines()
         except OSError:
             return False
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
+    def _failure(self) -> PostgresError:
+        words = self._last_words()
+        code = self._process.returncode if self._process else None
+        if not self._served and "Address already in use" in words:
+            self.port = 0
+            return PortTaken(words)
+        return PostgresError(f"Postgres ended with {code} while starting:\n{words}")
+
     def _last_words(self, lines: int = 8) -> str:
         try:
-            said = self.log_file.read_bytes()[-4096:].decode(errors="replace")
+            said = self.log_file.read_bytes()[self._log_from :][-4096:].decode(errors="replace")
         except OSError as error:
             return str(error)
         return "\n".join(said.splitlines()[-lines:])

@@ -45,7 +45,7 @@ class Install(msgspec.Struct, frozen=True):
 
     def major(self) -> int:
         """The major version, from the program itself: `postgres (PostgreSQL) 18.6`."""
-        shown = subprocess.run(
+        shown = subprocess.run(  # noqa: S603 (our own program)
             [self.program("postgres"), "--version"], capture_output=True, check=True, text=True
         )
         return int(shown.stdout.rsplit(" ", 1)[1].split(".")[0])

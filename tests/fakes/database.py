@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 
-from fastllm_control.postgres import DATABASE, ROLE, EmbeddedPostgres
+from fastllm_control.postgres import EmbeddedPostgres
+from fastllm_control.postgres_data import DATABASE, ROLE
 
 
 class TestDatabases:
