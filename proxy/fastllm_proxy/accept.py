@@ -1,0 +1,232 @@
+"""The server: finds the route of a parsed request by its exact path, gives the request its id, and hands it
+to the pipeline or to a local route. What goes wrong on the way is answered in the error shape of the path."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import StreamReader
+from aiohttp.http import HttpVersion10
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web import BaseRequest, Server, StreamResponse
+from multidict import istr
+
+from fastllm_proxy import refusals
+from fastllm_proxy.access_log import AccessLog, AccessRecord
+from fastllm_proxy.body import BodyBudget, BodyLimits, RequestBody
+from fastllm_proxy.connection import ClientConnection, ConnectionLimits
+from fastllm_proxy.downstream import Downstream
+from fastllm_proxy.endpoints import ENDPOINTS, spellings
+from fastllm_proxy.errors import Refused
+from fastllm_proxy.exchange import Endpoint, Exchange
+from fastllm_proxy.local import LocalRequest, LocalRoutes
+from fastllm_proxy.metrics import Metrics
+from fastllm_proxy.observe import Log
+from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.view import View
+from fastllm_shared.ids import uuid7_text
+
+Pipeline = Callable[[Exchange, RequestBody], Awaitable[None]]
+"""Serves one exchange, and answers through its `downstream` what its stages refuse."""
+
+REQUEST_ID: Final = istr("x-request-id")
+_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch
+_UNLOGGED: Final = frozenset(("/livez", "/readyz", "/health", "/metrics"))
+
+
+class ViewSource(Protocol):
+    """Where the view of the moment is; `None` before the first snapshot."""
+
+    @property
+    def current(self) -> View | None: ...
+
+
+class EdgeSettings(msgspec.Struct, frozen=True):
+    """`max_inflight`: requests at once before 503; `max_buffered_bytes`: all request bodies held at once."""
+
+    max_inflight: int
+    max_buffered_bytes: int = 512 * 1024 * 1024
+    connection: ConnectionLimits = ConnectionLimits()
+    body: BodyLimits = BodyLimits()
+
+
+class ProxyServer(Server):
+    """What a listening socket hands its connections to. Set `draining` and answers close their
+    connections."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        views: ViewSource,
+        local: LocalRoutes,
+        timers: TimerWheel,
+        settings: EdgeSettings,
+        metrics: Metrics,
+        access_log: AccessLog,
+        log: Log,
+    ) -> None:
+        super().__init__(_unused, handler_cancellation=True)
+        self._pipeline = pipeline
+        self._views = views
+        self._local = local
+        self.timers = timers
+        self._settings = settings
+        self._metrics = metrics
+        self._access_log = access_log
+        self._log = log
+        self._budget = BodyBudget(settings.max_buffered_bytes)
+        self._endpoints = {path: endpoint for endpoint in ENDPOINTS for path in spellings(endpoint.path)}
+        self._emptied: asyncio.Future[None] | None = None
+        self.inflight = 0
+        self.draining = False
+
+    def __call__(self) -> ClientConnection:
+        return ClientConnection(self, loop=self._loop, limits=self._settings.connection)
+
+    async def serve(
+        self, connection: ClientConnection, message: RawRequestMessage, payload: StreamReader
+    ) -> bool:
+        """Serves one request to its end. Returns whether the connection may carry another."""
+        target = message.path if message.path[:1] == "/" else _origin_form(message)
+        path, mark, query = target.partition("?")
+        endpoint = self._endpoints.get(path)
+        body = RequestBody(connection, message, payload, self._settings.body, self._budget, self.timers)
+        downstream = Downstream(
+            connection,
+            body,
+            _request_id(message),
+            keep_alive=not message.should_close and message.method != "CONNECT",
+            head_only=message.method == "HEAD",
+            old_client=message.version == HttpVersion10,
+        )
+        arrival = _Arrival(message, path, self._loop.time(), time.time())
+        self.inflight += 1
+        try:
+            if endpoint is not None and message.method == "POST":
+                exchange = Exchange(
+                    view=self._admit(),
+                    endpoint=endpoint,
+                    headers=message.raw_headers,
+                    query=mark + query,
+                    request_id=downstream.request_id,
+                    downstream=downstream,
+                    accepted_at=arrival.at,
+                    accepted_unix=arrival.unix,
+                )
+                await self._pipeline(exchange, body)
+            else:
+                await self._serve_here(arrival, endpoint, downstream)
+            if not downstream.ended:
+                raise RuntimeError("an exchange ended without the end of its response")
+        except Refused as refused:
+            self._reject(arrival, downstream, refused, endpoint)
+        except Exception as error:  # noqa: BLE001 - whatever a stage has wrong ends in our shape, logged
+            self._fail(arrival, downstream, error, endpoint)
+        finally:
+            self.inflight -= 1
+            body.release()
+            if self._emptied is not None and not self.inflight and not self._emptied.done():
+                self._emptied.set_result(None)
+        return downstream.keep_alive
+
+    def refuse(self, connection: ClientConnection, refused: Refused) -> None:
+        """Answers what was no request. Nothing of it is repeated or logged."""
+        downstream = Downstream(connection, None, uuid7_text(), keep_alive=False)
+        arrival = _Arrival(None, "", self._loop.time(), time.time())
+        self._reject(arrival, downstream, refused, None)
+
+    async def finish(self, seconds: float) -> int:
+        """Closes idle connections, waits at most `seconds` for the busy ones, then cuts what is left. Returns
+        the number of requests that were cut."""
+        self.draining = True
+        self.pre_shutdown()
+        if self.inflight and seconds > 0:
+            self._emptied = self._loop.create_future()
+            await asyncio.wait([self._emptied], timeout=seconds)
+        cut = self.inflight
+        for connection in self.connections:
+            connection.force_close()
+        return cut
+
+    def _admit(self) -> View:
+        view = self._views.current
+        if view is None:
+            raise refusals.not_ready()
+        if self.inflight > self._settings.max_inflight:
+            raise refusals.overloaded("this replica is serving as many requests as it may; try again")
+        return view
+
+    async def _serve_here(self, arrival: _Arrival, endpoint: Endpoint | None, downstream: Downstream) -> None:
+        message = arrival.message
+        assert message is not None
+        handler = self._local.find(arrival.path)
+        if endpoint is not None:
+            raise refusals.method_not_allowed(message.method, arrival.path, "POST")
+        if handler is None:
+            raise refusals.unknown_url(message.method, arrival.path)
+        if message.method not in ("GET", "HEAD"):
+            raise refusals.method_not_allowed(message.method, arrival.path, "GET, HEAD")
+        request = LocalRequest(arrival.path, message.raw_headers, self._views.current, arrival.unix)
+        downstream.send_whole(*await handler(request))
+        if arrival.path not in _UNLOGGED:
+            self._record(arrival, downstream, "/models", None)
+
+    def _reject(
+        self, arrival: _Arrival, downstream: Downstream, refused: Refused, endpoint: Endpoint | None
+    ) -> None:
+        if downstream.started:
+            downstream.cut()
+            return
+        refusals.answer(downstream, refused, "openai" if endpoint is None else endpoint.dialect)
+        self._metrics.rejected(refused.code or str(refused.status), attributed=False)
+        self._record(arrival, downstream, "other" if endpoint is None else endpoint.label, refused.code)
+
+    def _fail(
+        self, arrival: _Arrival, downstream: Downstream, error: Exception, endpoint: Endpoint | None
+    ) -> None:
+        if isinstance(error, ConnectionError) and not downstream.connected:
+            return  # a stage wrote to a client that has just gone; its cancellation is on the way
+        self._log.error("request failed", request_id=downstream.request_id, exc_info=error)
+        self._reject(arrival, downstream, refusals.internal_error(), endpoint)
+
+    def _record(self, arrival: _Arrival, downstream: Downstream, endpoint: str, code: str | None) -> None:
+        self._access_log.write(
+            AccessRecord(
+                at=arrival.unix,
+                id=downstream.request_id,
+                endpoint=endpoint,
+                status=downstream.status,
+                duration_ms=(self._loop.time() - arrival.at) * 1000,
+                code=code,
+            )
+        )
+
+
+class _Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A request as it came in; `message` is `None` if it was not HTTP. `at` is the loop's time, seconds."""
+
+    message: RawRequestMessage | None
+    path: str
+    at: float
+    unix: float
+
+
+def _request_id(message: RawRequestMessage) -> str:
+    given = message.headers.get(REQUEST_ID)
+    return given if given is not None and _SAFE_ID(given) else uuid7_text()
+
+
+def _origin_form(message: RawRequestMessage) -> str:
+    """The path and query of a target that names a host as well, as requests to proxies do."""
+    return message.url.raw_path_qs if "://" in message.path else message.path
+
+
+async def _unused(_: BaseRequest) -> StreamResponse:
+    """aiohttp's server wants a handler; our connections never call it."""
+    raise NotImplementedError

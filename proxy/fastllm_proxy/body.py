@@ -1,0 +1,256 @@
+"""The request body: read whole within limits of size, pace and memory, inflated if it came compressed.
+
+A body is held until its exchange ends, because failover may send it again. Multipart bodies above 1 MiB will
+be spooled to an unlinked temporary file: that will be a `spool` beside `RequestBody.read`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from aiohttp import StreamReader, hdrs
+from aiohttp.http_parser import RawRequestMessage
+
+from fastllm_proxy import refusals
+
+if TYPE_CHECKING:
+    from fastllm_proxy.connection import ClientConnection
+    from fastllm_proxy.timers import Timer, TimerWheel
+
+DISCARDED_BYTES: Final = 256 * 1024
+"""An unread rest up to this size is read and thrown away rather than closing the connection over it."""
+
+INFLATED_FROM_BYTES: Final = 64 * 1024
+"""Compressed bytes taken at a time: zlib copies what it leaves over."""
+
+INFLATED_STEP_BYTES: Final = 256 * 1024
+"""Inflated in one go, about 1 ms of work; other requests get their turn between two steps."""
+
+
+class BodyLimits(msgspec.Struct, frozen=True):
+    """How slow a body may be: seconds without any byte, and bytes per second over `pace_seconds`."""
+
+    pause_seconds: float = 30.0
+    pace_seconds: float = 30.0
+    bytes_per_second: float = 1024.0
+
+
+class BodyBudget:
+    """All request bodies that a worker holds at one time, in bytes."""
+
+    __slots__ = ("_limit", "held")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Raises `Refused` 503 when there is no room."""
+        if self.held + size > self._limit:
+            raise refusals.overloaded("this replica holds as many request bodies as it may; try again")
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.held -= size
+
+
+class RequestBody:
+    """The body of one request. Not read, it costs nothing."""
+
+    __slots__ = (
+        "_budget",
+        "_connection",
+        "_continued",
+        "_held",
+        "_limits",
+        "_message",
+        "_payload",
+        "_timers",
+    )
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        limits: BodyLimits,
+        budget: BodyBudget,
+        timers: TimerWheel,
+    ) -> None:
+        self._connection = connection
+        self._message = message
+        self._payload = payload
+        self._limits = limits
+        self._budget = budget
+        self._timers = timers
+        self._continued = False
+        self._held = 0
+
+    async def read(self, max_bytes: int) -> bytes | bytearray:
+        """The whole body, decoded. Raises `Refused`: 413 when it exceeds `max_bytes` (as sent or inflated),
+        408 when it comes too slowly, 415 and 400 for its encoding, 503 when the worker holds too much."""
+        message = self._message
+        encoding = message.headers.get(hdrs.CONTENT_ENCODING)
+        if encoding is not None:
+            encoding = _known_encoding(encoding)
+        payload = self._payload
+        if payload.is_eof():
+            data: bytes | bytearray = payload.read_nowait()
+            if not data or len(data) > max_bytes:
+                self._check_length(max_bytes)
+            self._hold(len(data))
+        else:
+            self._check_length(max_bytes)
+            data = await self._collect(max_bytes)
+        if encoding is None:
+            return data
+        return await self._inflate(data, max_bytes)
+
+    def release(self) -> None:
+        """Takes what is held out of the worker's budget. Idempotent."""
+        self._budget.give_back(self._held)
+        self._held = 0
+
+    def leaves_connection_usable(self) -> bool:
+        """Whether the next request can follow on the connection: the body is read, or its rest is small and
+        certain to come."""
+        if self._payload.is_eof():
+            return True
+        if self._awaits_continue():
+            return False
+        length = self._content_length()
+        return length is not None and length - self._payload.total_bytes <= DISCARDED_BYTES
+
+    def _hold(self, size: int) -> None:
+        self._budget.take(size)
+        self._held += size
+
+    def _content_length(self) -> int | None:
+        text = self._message.headers.get(hdrs.CONTENT_LENGTH)
+        return None if text is None else int(text)
+
+    def _awaits_continue(self) -> bool:
+        if self._continued or self._payload.total_bytes:
+            return False
+        return self._message.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+
+    def _check_length(self, max_bytes: int) -> None:
+        length = self._content_length()
+        if (length is not None and length > max_bytes) or self._payload.total_bytes > max_bytes:
+            raise refusals.request_too_large(max_bytes)
+
+    async def _collect(self, max_bytes: int) -> bytes | bytearray:
+        payload = self._payload
+        if self._awaits_continue():
+            self._connection.write_continue()
+        self._continued = True
+        pace = _Pace(payload, self._limits, self._timers)
+        try:
+            collected = bytearray()
+            while piece := await payload.readany():
+                if len(collected) + len(piece) > max_bytes:
+                    raise refusals.request_too_large(max_bytes)
+                self._hold(len(piece))
+                collected += piece
+            return collected
+        finally:
+            pace.stop()
+
+    async def _inflate(self, data: bytes | bytearray, max_bytes: int) -> bytearray:
+        inflater = zlib.decompressobj(_window_bits(data))
+        inflated = bytearray()
+        for start in range(0, len(data), INFLATED_FROM_BYTES):
+            rest: bytes | bytearray = data[start : start + INFLATED_FROM_BYTES]
+            while True:
+                piece = _inflate_piece(inflater, rest)
+                if len(inflated) + len(piece) > max_bytes:
+                    raise refusals.request_too_large(max_bytes)
+                self._hold(len(piece))
+                inflated += piece
+                rest = inflater.unconsumed_tail
+                if not rest and len(piece) < INFLATED_STEP_BYTES:
+                    break
+                await asyncio.sleep(0)
+        if not inflater.eof or inflater.unused_data:
+            raise refusals.undecodable_body()
+        self._budget.give_back(len(data))
+        self._held -= len(data)
+        return inflated
+
+
+class _Pace:
+    """Watches that a body keeps coming, by one timer that looks now and then."""
+
+    __slots__ = (
+        "_limits",
+        "_payload",
+        "_seen",
+        "_seen_at",
+        "_timer",
+        "_timers",
+        "_window_at",
+        "_window_seen",
+    )
+
+    def __init__(self, payload: StreamReader, limits: BodyLimits, timers: TimerWheel) -> None:
+        self._payload = payload
+        self._limits = limits
+        self._timers = timers
+        self._seen = self._window_seen = payload.total_bytes
+        self._seen_at = self._window_at = time.monotonic()
+        self._timer: Timer | None = None
+        self._again()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _again(self) -> None:
+        self._timer = self._timers.after(self._limits.pause_seconds / 8, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        seen = self._payload.total_bytes
+        if seen != self._seen:
+            self._seen = seen
+            self._seen_at = now
+        elif now - self._seen_at >= self._limits.pause_seconds:
+            self._drop("the request body paused for too long")
+            return
+        if now - self._window_at >= self._limits.pace_seconds:
+            if seen - self._window_seen < self._limits.bytes_per_second * (now - self._window_at):
+                self._drop("the request body came too slowly")
+                return
+            self._window_at = now
+            self._window_seen = seen
+        self._again()
+
+    def _drop(self, message: str) -> None:
+        self._payload.set_exception(refusals.request_timeout(message))
+
+
+def _inflate_piece(inflater: zlib._Decompress, data: bytes | bytearray) -> bytes:
+    try:
+        return inflater.decompress(data, INFLATED_STEP_BYTES)
+    except zlib.error:
+        raise refusals.undecodable_body() from None
+
+
+def _known_encoding(value: str) -> str | None:
+    """The encoding to undo, `None` for identity; raises `Refused` 415 for any other."""
+    encoding = value.strip().lower()
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return encoding
+    if encoding in ("", "identity"):
+        return None
+    raise refusals.unsupported_encoding()
+
+
+def _window_bits(data: bytes | bytearray) -> int:
+    """zlib's parameter: gzip and zlib are told apart by zlib, raw deflate (which some send as `deflate`) by
+    its first byte."""
+    raw_deflate = len(data) > 0 and data[0] & 0x0F != 8 and data[:2] != b"\x1f\x8b"
+    return -zlib.MAX_WBITS if raw_deflate else zlib.MAX_WBITS | 32
