@@ -16,10 +16,12 @@ from fastllm_control.api.everything import OPERATIONS
 from fastllm_control.callers import Callers
 from fastllm_control.config import ControlSettings
 from fastllm_control.context import RequestContext
-from fastllm_control.database import open_engine
+from fastllm_control.database import listener_for, open_engine
 from fastllm_control.dispatch import build_routes
 from fastllm_control.observe import Log, Metrics
 from fastllm_control.operations import Operation
+from fastllm_control.publisher import Publisher
+from fastllm_control.secrets import Keyring
 from fastllm_control.security import LoginThrottle, Passwords, ProxyTokens
 from fastllm_control.transaction import Database
 
@@ -48,6 +50,8 @@ class Services:
     callers: Callers
     passwords: Passwords
     throttle: LoginThrottle
+    secrets: Keyring
+    publisher: Publisher
 
 
 def build_services(
@@ -61,6 +65,7 @@ def build_services(
     """All parts, wired; nothing is started and nothing connected."""
     database = Database(open_engine(settings))
     metrics = Metrics()
+    secrets = Keyring.parse(settings.encryption_key)
     return Services(
         settings=settings,
         operations=operations,
@@ -72,6 +77,8 @@ def build_services(
         callers=Callers(database, ProxyTokens(settings.proxy_tokens()), clock),
         passwords=Passwords(),
         throttle=LoginThrottle(monotonic),
+        secrets=secrets,
+        publisher=Publisher(database, listener_for(settings), secrets.open, log),
     )
 
 
@@ -99,4 +106,5 @@ async def started(services: Services) -> AsyncIterator[None]:
     """Everything that runs beside requests, for as long as this is open."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(services.database.engine.dispose)
+        await stack.enter_async_context(services.publisher.running(services.stopping))
         yield

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from fastllm_control.secrets import Keyring, KeyringError
 from fastllm_shared.settings import SECRET, settings_of
 
 MASKED = "********"
@@ -90,6 +91,10 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
         found = super().problems()
         if bool(self.tls_cert) != bool(self.tls_key):
             found.append("--tls-cert, --tls-key: set both or neither")
+        try:
+            Keyring.parse(self.encryption_key)
+        except KeyringError as error:
+            found.append(f"FASTLLM_ENCRYPTION_KEY: {error}")
         if any(len(token) < 16 for token in self.proxy_tokens()) or not 1 <= len(self.proxy_tokens()) <= 2:
             found.append("FASTLLM_PROXY_TOKEN: one token, or two, of at least 16 characters each")
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from fastllm_control.config import DatabaseSettings, driver_url
@@ -35,3 +37,16 @@ def open_engine(settings: DatabaseSettings) -> AsyncEngine:
         connect_args=options,
         hide_parameters=True,
     )
+
+
+def listener_for(settings: DatabaseSettings) -> Callable[[], Awaitable[asyncpg.Connection[Any]]]:
+    """Opens connections beside the engine's pool, for listening to notifications."""
+    address = driver_url(settings.database_url).replace("postgresql+asyncpg://", "postgresql://", 1)
+
+    async def connect() -> asyncpg.Connection[Any]:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            address, timeout=CONNECT_SECONDS, server_settings={"application_name": "fastllm-control-listener"}
+        )
+        return connection
+
+    return connect

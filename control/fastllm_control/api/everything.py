@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastllm_control.api import meta
+from fastllm_control.api import meta, snapshot
 from fastllm_control.operations import Operation
 
-OPERATIONS: tuple[Operation, ...] = (*meta.ROUTES,)
+OPERATIONS: tuple[Operation, ...] = (*meta.ROUTES, *snapshot.ROUTES)
