@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fastllm_control.api import meta, snapshot
+from fastllm_control.api import fleet, health_report, meta, snapshot, usage
 from fastllm_control.operations import Operation
 
-OPERATIONS: tuple[Operation, ...] = (*meta.ROUTES, *snapshot.ROUTES)
+OPERATIONS: tuple[Operation, ...] = (
+    *meta.ROUTES,
+    *snapshot.ROUTES,
+    *usage.ROUTES,
+    *fleet.ROUTES,
+    *health_report.ROUTES,
+)

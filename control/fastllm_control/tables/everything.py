@@ -10,6 +10,6 @@ METADATA = Base.metadata
 
 
 def is_modelled(name: str | None, kind: str, parents: object) -> bool:
-    """Whether a migration's comparison should look at it: partitions come and go with time, by `partitions`."""
+    """Whether comparisons of the schema look at it: partitions come and go with time (`partitions`)."""
     del parents
     return not (kind == "table" and name is not None and name.startswith("usage_events_"))
