@@ -24,6 +24,7 @@ from fastllm_control.publisher import Publisher
 from fastllm_control.secrets import Keyring
 from fastllm_control.security import LoginThrottle, Passwords, ProxyTokens
 from fastllm_control.transaction import Database
+from fastllm_control.upkeep import Upkeep
 
 Clock = Callable[[], datetime.datetime]
 
@@ -107,4 +108,5 @@ async def started(services: Services) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(services.database.engine.dispose)
         await stack.enter_async_context(services.publisher.running(services.stopping))
+        await stack.enter_async_context(Upkeep(services.database, services.log, services.clock).running())
         yield

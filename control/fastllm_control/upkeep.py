@@ -7,7 +7,8 @@ Retention, which must run once, will belong to the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -24,14 +25,26 @@ _ACTOR = Actor(name="upkeep", via="job")
 
 
 class Upkeep:
-    """`run` until cancelled; a turn that fails is logged and tried again."""
+    """A turn at once and then every hour; one that fails is logged and tried again after a minute."""
 
     def __init__(self, database: Database, log: Log, clock: Callable[[], datetime]) -> None:
         self._database = database
         self._log = log
         self._clock = clock
 
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep turning for as long as this is open."""
+        task = asyncio.create_task(self.run(), name="upkeep")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
     async def run(self) -> None:
+        """Never returns."""
         while True:
             done = await self._tried()
             await asyncio.sleep(INTERVAL_SECONDS if done else RETRY_SECONDS)
