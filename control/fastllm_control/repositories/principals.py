@@ -1,0 +1,104 @@
+"""SQL of principals and the roles that they hold."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Row, ScalarSelect, delete, func, select, text
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from fastllm_control.access import VERBS, Permission
+from fastllm_control.naming import is_named
+from fastllm_control.tables.access import Principal, PrincipalRole, Role, RolePermission
+
+_ADMINISTERING = text(
+    "SELECT count(*) FROM principals p WHERE"
+    " (SELECT count(DISTINCT rp.verb) FROM principal_roles pr JOIN role_permissions rp USING (role_id)"
+    "  WHERE pr.principal_id = p.id AND rp.verb = ANY(:verbs)) = cardinality(CAST(:verbs AS text[]))"
+    " AND (p.password_hash IS NOT NULL OR EXISTS"
+    "  (SELECT FROM api_keys k WHERE k.principal_id = p.id AND k.scope = 'admin' AND NOT k.disabled"
+    "   AND (k.expires_at IS NULL OR k.expires_at > :now)))"
+)
+_LOCK_ADMINISTERING = text("SELECT pg_advisory_xact_lock(7233460192774)")
+
+
+async def find(session: AsyncSession, reference: str) -> Principal | None:
+    """By id or name."""
+    condition = is_named(reference, Principal.id, Principal.name)
+    return (await session.execute(select(Principal).where(condition))).scalar_one_or_none()
+
+
+async def by_name(session: AsyncSession, name: str) -> Principal | None:
+    return (await session.execute(select(Principal).where(Principal.name == name))).scalar_one_or_none()
+
+
+async def page(
+    session: AsyncSession, *, after: UUID | None, limit: int, kind: str | None = None
+) -> Sequence[Row[Principal, list[str]]]:
+    """Rows of (Principal, role names), oldest first; one more than `limit` when there are more."""
+    conditions: list[ColumnElement[bool]] = []
+    if after is not None:
+        conditions.append(Principal.id > after)
+    if kind is not None:
+        conditions.append(Principal.kind == kind)
+    query = select(Principal, _role_names()).where(*conditions).order_by(Principal.id).limit(limit + 1)
+    return (await session.execute(query)).all()
+
+
+async def role_names(session: AsyncSession, principal_id: UUID) -> list[str]:
+    query = (
+        select(Role.name)
+        .join(PrincipalRole, PrincipalRole.role_id == Role.id)
+        .where(PrincipalRole.principal_id == principal_id)
+        .order_by(Role.name)
+    )
+    return list((await session.execute(query)).scalars())
+
+
+async def permissions(session: AsyncSession, principal_id: UUID) -> frozenset[Permission]:
+    """All that a principal's roles permit."""
+    query = (
+        select(RolePermission.verb, RolePermission.resource)
+        .join(PrincipalRole, PrincipalRole.role_id == RolePermission.role_id)
+        .where(PrincipalRole.principal_id == principal_id, RolePermission.verb.in_(VERBS))
+    )
+    # The condition leaves only verbs of the closed list.
+    return frozenset(Permission(verb, resource) for verb, resource in (await session.execute(query)).tuples())  # type: ignore[arg-type]
+
+
+async def hold_role(session: AsyncSession, principal_id: UUID, role_id: UUID) -> bool:
+    """Returns whether that is new."""
+    query = insert(PrincipalRole).values(principal_id=principal_id, role_id=role_id).on_conflict_do_nothing()
+    return bool((await session.execute(query.returning(PrincipalRole.role_id))).scalar_one_or_none())
+
+
+async def drop_role(session: AsyncSession, principal_id: UUID, role_id: UUID) -> bool:
+    """Returns whether it was held."""
+    query = delete(PrincipalRole).where(
+        PrincipalRole.principal_id == principal_id, PrincipalRole.role_id == role_id
+    )
+    return bool((await session.execute(query.returning(PrincipalRole.role_id))).scalar_one_or_none())
+
+
+async def lock_administering(session: AsyncSession) -> None:
+    """Two changes that each leave the other's administrator must not pass side by side."""
+    await session.execute(_LOCK_ADMINISTERING)
+
+
+async def count_administering(session: AsyncSession, now: datetime.datetime) -> int:
+    """How many principals hold every permission but `model:invoke` and can prove who they are."""
+    verbs = sorted(VERBS - {"model:invoke"})
+    return int((await session.execute(_ADMINISTERING, {"verbs": verbs, "now": now})).scalar_one())
+
+
+def _role_names() -> ScalarSelect[list[str]]:
+    names = func.coalesce(func.array_agg(aggregate_order_by(Role.name, Role.name)), text("'{}'::text[]"))
+    return (
+        select(names)
+        .join(PrincipalRole, PrincipalRole.role_id == Role.id)
+        .where(PrincipalRole.principal_id == Principal.id)
+        .scalar_subquery()
+    )

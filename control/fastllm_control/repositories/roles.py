@@ -1,0 +1,63 @@
+"""SQL of roles and their permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from fastllm_control.access import VERBS, Permission
+from fastllm_control.naming import is_named
+from fastllm_control.tables.access import PrincipalRole, Role, RolePermission
+
+
+async def find(session: AsyncSession, reference: str) -> Role | None:
+    """By id or name."""
+    condition = is_named(reference, Role.id, Role.name)
+    return (await session.execute(select(Role).where(condition))).scalar_one_or_none()
+
+
+async def page(session: AsyncSession, *, after: UUID | None, limit: int) -> Sequence[Role]:
+    """Oldest first; one more than `limit` when there are more."""
+    query = select(Role).order_by(Role.id).limit(limit + 1)
+    if after is not None:
+        query = query.where(Role.id > after)
+    return (await session.execute(query)).scalars().all()
+
+
+async def permissions(session: AsyncSession, role_ids: Sequence[UUID]) -> dict[UUID, list[Permission]]:
+    """The permissions of each of the roles, in order."""
+    query = (
+        select(RolePermission.role_id, RolePermission.verb, RolePermission.resource)
+        .where(RolePermission.role_id.in_(role_ids), RolePermission.verb.in_(VERBS))
+        .order_by(RolePermission.verb, RolePermission.resource)
+    )
+    found: dict[UUID, list[Permission]] = {role_id: [] for role_id in role_ids}
+    for role_id, verb, resource in (await session.execute(query)).tuples():
+        found[role_id].append(Permission(verb, resource))  # type: ignore[arg-type]  # of the closed list
+    return found
+
+
+async def add_permission(session: AsyncSession, role_id: UUID, permission: Permission) -> bool:
+    """Returns whether that is new."""
+    values = {"role_id": role_id, "verb": permission.verb, "resource": permission.resource}
+    query = insert(RolePermission).values(**values).on_conflict_do_nothing()
+    return bool((await session.execute(query.returning(RolePermission.verb))).scalar_one_or_none())
+
+
+async def drop_permission(session: AsyncSession, role_id: UUID, permission: Permission) -> bool:
+    """Returns whether it was there."""
+    query = delete(RolePermission).where(
+        RolePermission.role_id == role_id,
+        RolePermission.verb == permission.verb,
+        RolePermission.resource == permission.resource,
+    )
+    return bool((await session.execute(query.returning(RolePermission.verb))).scalar_one_or_none())
+
+
+async def count_holders(session: AsyncSession, role_id: UUID) -> int:
+    query = select(func.count()).select_from(PrincipalRole).where(PrincipalRole.role_id == role_id)
+    return int((await session.execute(query)).scalar_one())

@@ -1,0 +1,52 @@
+"""Two rules that everything about access obeys.
+
+Nobody hands out more than they hold themselves; and the last principal who can administer everything, and
+can prove who it is, does not lose that.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from fastllm_control.access import Actor, Permission
+from fastllm_control.errors import Conflict, Forbidden
+from fastllm_control.repositories import principals
+from fastllm_control.transaction import Transaction
+
+
+def covers(held: Iterable[Permission], wanted: Permission) -> bool:
+    """Whether someone who holds `held` holds `wanted` too."""
+    wildcard = Permission(wanted.verb, "model/*" if wanted.verb == "model:invoke" else "*")
+    return any(permission in (wanted, wildcard) for permission in held)
+
+
+def refuse_more_than_held(actor: Actor, wanted: Iterable[Permission], doing: str) -> None:
+    """Raise `Forbidden`, naming what is missing, unless the actor holds all of `wanted`."""
+    if actor.via in ("command", "job"):
+        return
+    beyond = sorted(
+        f"{permission.verb} on {permission.resource}"
+        for permission in wanted
+        if not covers(actor.permissions, permission)
+    )
+    if beyond:
+        raise Forbidden(
+            "more_than_held", f"{doing} takes permissions that you do not hold: {', '.join(beyond)}"
+        )
+
+
+@asynccontextmanager
+async def administration_kept(tx: Transaction, now: datetime.datetime) -> AsyncIterator[None]:
+    """Around a change that may take somebody's way of administering away. Raises `Conflict` at its end."""
+    await principals.lock_administering(tx.session)
+    before = await principals.count_administering(tx.session, now)
+    yield
+    await tx.session.flush()
+    if before and not await principals.count_administering(tx.session, now):
+        raise Conflict(
+            "last_administrator",
+            "after this nobody could administer FastLLM any more: give another principal the role `admin`"
+            " and a password, or an admin-scoped key, first",
+        )
