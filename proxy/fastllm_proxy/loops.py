@@ -23,7 +23,16 @@ OVERDUE_INTERVALS = 3
 class Loop:
     """One loop's state. `turn_seconds` bounds what one turn may take."""
 
-    __slots__ = ("complaint", "failures", "interval_seconds", "last_turn_at", "name", "turn", "turn_seconds")
+    __slots__ = (
+        "complaint",
+        "failures",
+        "interval_seconds",
+        "last_turn_at",
+        "name",
+        "turn",
+        "turn_seconds",
+        "wanted",
+    )
 
     def __init__(self, name: str, turn: Turn, interval_seconds: float, turn_seconds: float) -> None:
         self.name = name
@@ -33,6 +42,19 @@ class Loop:
         self.last_turn_at: float | None = None  # Unix seconds
         self.failures = 0
         self.complaint: str | None = None
+        self.wanted = asyncio.Event()
+
+    async def pause(self, seconds: float) -> None:
+        """Until the next turn is due or wanted at once."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wanted.wait()
+        except TimeoutError:
+            return
+        self.wanted.clear()
 
 
 class Supervisor:
@@ -59,6 +81,12 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def soon(self, name: str) -> None:
+        """Ends the named loop's pause."""
+        for loop in self._loops:
+            if loop.name == name:
+                loop.wanted.set()
 
     def views(self) -> dict[str, LoopView]:
         return {
@@ -89,7 +117,7 @@ class Supervisor:
             else:
                 loop.last_turn_at = self._clock()
                 loop.complaint = None
-            await asyncio.sleep(loop.interval_seconds if pause is None else pause)
+            await loop.pause(loop.interval_seconds if pause is None else pause)
 
     def _failed(self, loop: Loop, error: Exception) -> None:
         loop.failures += 1

@@ -49,6 +49,10 @@ class Reporter:
         self._complaint: str | None = None
 
     async def turn(self) -> None:
+        await self.report(REPORT_SECONDS)
+
+    async def report(self, seconds: float) -> None:
+        """Reports once, within so many seconds."""
         now = dict(self._metrics.unattributed)
         news = {
             reason: count - self._told.get(reason, 0)
@@ -57,7 +61,7 @@ class Reporter:
         }
         body = encode_report(self._compose(news))
         try:
-            answer = await self._control.post("/health-report", body, deadline_seconds=REPORT_SECONDS)
+            answer = await self._control.post("/health-report", body, deadline_seconds=seconds)
         except ControlPlaneError as error:
             refused = isinstance(error, TokenRefused)
             self._missed("proxy token not accepted" if refused else type(error).__name__, str(error))

@@ -6,8 +6,8 @@
         …
         control.stored, control.reports, control.requests
 
-As a process (to be stopped and killed): `python -m tests.fakes.control --snapshot FILE --journal FILE` prints its
-URL; the snapshot is read from FILE whenever it changes, and each stored event is one JSON line in the journal.
+As a process (to be stopped and killed): `python -m tests.fakes.control --snapshot FILE --journal FILE` prints
+its URL; the snapshot is read from FILE whenever it changes, and each stored event is a line in the journal.
 """
 
 from __future__ import annotations

@@ -1,0 +1,57 @@
+"""Connection pools for backends: address, TLS and what may be dialled."""
+
+from __future__ import annotations
+
+import ssl
+
+from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.upstream import UpstreamPool
+from fastllm_shared.addresses import AddressPolicy, parse_url
+from fastllm_shared.snapshot import ProviderEntry
+
+MAX_CONTEXTS = 64
+"""A context holds the system's roots and takes some 10 ms to build: kept per authority, but not for ever."""
+
+
+class PoolFactory:
+    """Makes the pool of one backend. Needs a running event loop."""
+
+    def __init__(self, addresses: AddressPolicy, timers: TimerWheel, ca_bundle: str | None) -> None:
+        self._addresses = addresses
+        self._timers = timers
+        self._ca_bundle = ca_bundle
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
+
+    def __call__(self, provider: ProviderEntry) -> UpstreamPool:
+        """Raises `ValueError` when the entry cannot be dialled at all."""
+        url = parse_url(provider.api_base)
+        return UpstreamPool(
+            host=url.host,
+            port=url.port,
+            tls=self._context(provider.ca) if url.scheme == "https" else None,
+            server_name=provider.server_name,
+            addresses=self._addresses,
+            timers=self._timers,
+        )
+
+    def _context(self, authority: str | None) -> ssl.SSLContext:
+        found = self._contexts.get(authority)
+        if found is None:
+            if len(self._contexts) >= MAX_CONTEXTS:
+                self._contexts.clear()
+            found = self._contexts[authority] = client_context(self._ca_bundle, authority)
+        return found
+
+
+def client_context(ca_bundle: str | None, authority: str | None = None) -> ssl.SSLContext:
+    """TLS towards a backend: trusts the system's roots, a PEM file and PEM text. Raises `ValueError`."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        if ca_bundle is not None:
+            context.load_verify_locations(cafile=ca_bundle)
+        if authority is not None:
+            context.load_verify_locations(cadata=authority)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ValueError(f"certificate authority cannot be read: {error}") from error
+    return context
