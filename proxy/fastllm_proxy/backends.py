@@ -1,5 +1,6 @@
 """The live object behind one backend: one pool, one in-flight count, one health state, however many
-routes lead to it. It outlives snapshots while its identity (address, credential, upstream name, TLS) is the same.
+routes lead to it. It outlives snapshots while its identity (address, credential, upstream name, TLS) is the
+same.
 
 State and who changes it:
     inflight            `InFlight` guards, taken by `forward`
@@ -10,6 +11,7 @@ State and who changes it:
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -31,8 +33,11 @@ class Backend:
         "inflight",
         "latency",
         "model",
+        "own_headers",
         "pool",
         "provider",
+        "request_lines",
+        "seed",
     )
 
     def __init__(
@@ -50,8 +55,18 @@ class Backend:
         self.model = model
         self.pool = pool
         self.base_path = base_path  # the path of `api_base`, without a trailing slash
-        # Host, credential and extra headers as wire bytes, each line with its CRLF: what every request to it starts with.
+        # Host, credential and extra headers as wire bytes, each line with its CRLF: what every request to it
+        # starts with.
         self.credential_header = credential_header
+        # Lower-cased names that `credential_header` sets: a client's headers of these names do not pass.
+        self.own_headers = frozenset(
+            name.lower().encode()
+            for name in (provider.auth_header, *(name for name, _ in provider.extra_headers))
+        )
+        # Request line and `credential_header` by endpoint path, filled by `wire` when first needed.
+        self.request_lines: dict[str, bytes] = {}
+        # What rendezvous hashing knows this backend by: the same number on every replica.
+        self.seed = int.from_bytes(blake2b(entry.id.encode(), digest_size=8).digest(), "big")
         self.inflight = 0
         self.ejection: Ejection | None = None
         self.cooling_until = 0.0  # time.monotonic()

@@ -12,8 +12,10 @@ import msgspec
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
     from fastllm_proxy.downstream import Downstream
+    from fastllm_proxy.mirror import Mirror
     from fastllm_proxy.peek import Peek
-    from fastllm_proxy.view import Caller, FrontendModel, View
+    from fastllm_proxy.view import Caller, FrontendModel, Target, View
+    from fastllm_shared.snapshot import Policy
     from fastllm_shared.usage import Refusal
 
 Dialect = Literal["openai", "anthropic"]
@@ -21,8 +23,8 @@ Dialect = Literal["openai", "anthropic"]
 
 class Endpoint(msgspec.Struct, frozen=True):
     """A proxied path. `path` is canonical and appended to a provider's `api_base` (`/chat/completions`;
-    the Anthropic ones are `/messages…`, since an `api_base` ends in `/v1`); `label` is the metrics' and the usage rows' name.
-    `splices_usage`: whether a stream of it may be asked for a usage event."""
+    the Anthropic ones are `/messages…`, since an `api_base` ends in `/v1`); `label` is the metrics' and the
+    usage rows' name. `splices_usage`: whether a stream of it may be asked for a usage event."""
 
     path: str
     label: str
@@ -46,21 +48,28 @@ class Exchange:
     __slots__ = (
         "accepted_at",
         "accepted_unix",
+        "affinity",
         "attempts",
         "backend",
         "body",
         "caller",
+        "chain",
+        "code",
         "downstream",
         "endpoint",
         "first_byte_at",
         "frontend",
         "headers",
+        "hops",
         "injected_usage",
+        "mirror",
         "peek",
+        "policy",
         "query",
         "refusal",
         "request_id",
         "rule",
+        "sent_at",
         "status",
         "tag",
         "usage",
@@ -90,6 +99,8 @@ class Exchange:
         self.accepted_unix = accepted_unix
         # authenticate
         self.caller: Caller | None = None
+        # pipeline
+        self.hops = 0  # gateways that it came through before this one
         # body, peek
         self.body: bytes | bytearray = b""
         self.peek: Peek | None = None
@@ -98,12 +109,21 @@ class Exchange:
         # routing
         self.rule: int | None = None
         self.tag: str | None = None
+        self.policy: Policy | None = None  # of the list that was chosen
+        self.chain: tuple[Target, ...] | None = None
+        # balancer, when there is a choice
+        self.affinity: int | None = None
         # forward
         self.attempts = 0
         self.backend: Backend | None = None  # of the last attempt
         self.injected_usage = False
+        self.sent_at: float | None = None  # when the first attempt left
         # relay
         self.status = 0  # what the client got; 499 when it went away
         self.first_byte_at: float | None = None
+        self.mirror: Mirror | None = None  # head and tail of the answer; `None`: there is none to read
+        # meter
         self.usage: TokenUsage | None = None
+        # pipeline, when the answer is ours
+        self.code: str | None = None
         self.refusal: Refusal | None = None

@@ -1,0 +1,95 @@
+"""Finds the numbers in an answer without being a parser of answers: reads what `mirror` kept, never
+raises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from fastllm_proxy.dialects import anthropic, openai
+from fastllm_proxy.exchange import Dialect, TokenUsage
+from fastllm_proxy.mirror import Mirror
+
+_NAME: Final = b'"usage"'
+# An object whose members are plain or objects of plain ones: what a usage object is.
+_OBJECT: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})")
+_MAX_CANDIDATES: Final = 64
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    usage: dict[str, Any] | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def read_usage(mirror: Mirror, dialect: Dialect) -> TokenUsage | None:
+    """What the engine reported; `None` is unknown."""
+    module = _module(dialect)
+    tail = mirror.tail()
+    if mirror.whole and not mirror.event_stream:
+        figures = _top_level(tail)
+        if figures is not None:
+            return _interpret(module, figures)
+    last = next(_candidates(tail, module), None)
+    if dialect == "anthropic" and mirror.event_stream:
+        # The prompt is counted when the message starts, the rest as it goes on.
+        first = _first(tail if mirror.whole else mirror.head)
+        if first is not None:
+            return _interpret(module, {**first, **{k: v for k, v in (last or {}).items() if v is not None}})
+    if last is None and not mirror.whole:
+        last = next(_candidates(mirror.head, module), None)
+    return None if last is None else _interpret(module, last)
+
+
+def _module(dialect: Dialect) -> ModuleType:
+    return anthropic if dialect == "anthropic" else openai
+
+
+def _interpret(module: ModuleType, figures: dict[str, Any]) -> TokenUsage | None:
+    usage: TokenUsage | None = module.usage(figures)
+    return usage
+
+
+def _top_level(text: bytes) -> dict[str, Any] | None:
+    try:
+        return _decode_answer(text).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _candidates(text: bytes, module: ModuleType) -> Iterator[dict[str, Any]]:
+    """Usage objects that count something, the last one first."""
+    end = len(text)
+    for _ in range(_MAX_CANDIDATES):
+        at = text.rfind(_NAME, 0, end)
+        if at < 0:
+            return
+        end = at
+        figures = _object_at(text, at)
+        if figures is not None and _interpret(module, figures) is not None:
+            yield figures
+
+
+def _first(text: bytes) -> dict[str, Any] | None:
+    at = text.find(_NAME)
+    return None if at < 0 else _object_at(text, at)
+
+
+def _object_at(text: bytes, at: int) -> dict[str, Any] | None:
+    # A quote behind a backslash belongs to content.
+    if text[at - 1 : at] == b"\\":
+        return None
+    found = _OBJECT.match(text, at + len(_NAME))
+    if found is None:
+        return None
+    try:
+        return _decode_object(found[1])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
