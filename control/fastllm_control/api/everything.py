@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from fastllm_control.api import fleet, health_report, meta, snapshot, usage
+from fastllm_control.api import (
+    audit,
+    caps,
+    fleet,
+    health_report,
+    keys,
+    meta,
+    principals,
+    roles,
+    sessions,
+    snapshot,
+    usage,
+)
 from fastllm_control.operations import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
     *meta.ROUTES,
+    *sessions.ROUTES,
+    *principals.ROUTES,
+    *roles.ROUTES,
+    *keys.ROUTES,
+    *caps.ROUTES,
+    *audit.ROUTES,
     *snapshot.ROUTES,
     *usage.ROUTES,
     *fleet.ROUTES,

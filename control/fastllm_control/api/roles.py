@@ -1,0 +1,146 @@
+"""`/admin/roles`: named sets of permissions."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+
+from fastllm_control.access import Permission, Verb
+from fastllm_control.api.principals import Deleted
+from fastllm_control.naming import Name, missing
+from fastllm_control.operations import Call, Operation
+from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.repositories import roles as repository
+from fastllm_control.services import roles as service
+from fastllm_control.tables.access import Role
+
+
+class RoleCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class PermissionReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`resource` of `model:invoke` is `model/<frontend model>` or `model/*`; of all other verbs it is `*`."""
+
+    verb: Verb
+    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=210)] = "*"
+
+
+class RoleRow(msgspec.Struct, frozen=True):
+    id: UUID
+    name: str
+    built_in: bool
+    permissions: list[Permission]
+    created_at: datetime.datetime
+
+
+async def index(call: Call) -> Page[RoleRow]:
+    query: PageQuery = call.query
+    async with call.services.database.read() as session:
+        found = await repository.page(session, after=query.after_id(), limit=query.limit)
+        held = await repository.permissions(session, [row.id for row in found])
+    return page_of([_row(row, held[row.id]) for row in found], query.limit, lambda row: row.id)
+
+
+async def show(call: Call) -> RoleRow:
+    async with call.services.database.read() as session:
+        row = await repository.find(session, call.path["id"])
+        if row is None:
+            raise missing("role", call.path["id"])
+        held = await repository.permissions(session, [row.id])
+    return _row(row, held[row.id])
+
+
+async def create(call: Call) -> RoleRow:
+    body: RoleCreate = call.body
+    return _row(await service.create(call.tx, body.name), [])
+
+
+async def delete(call: Call) -> Deleted:
+    await service.delete(call.tx, call.path["id"], call.services.clock())
+    return Deleted()
+
+
+async def add_permission(call: Call) -> RoleRow:
+    row = await service.add_permission(call.tx, call.path["id"], _permission(call.body))
+    return _row(row, (await repository.permissions(call.tx.session, [row.id]))[row.id])
+
+
+async def drop_permission(call: Call) -> RoleRow:
+    now = call.services.clock()
+    row = await service.drop_permission(call.tx, call.path["id"], _permission(call.body), now)
+    return _row(row, (await repository.permissions(call.tx.session, [row.id]))[row.id])
+
+
+def _permission(body: PermissionReference) -> Permission:
+    return Permission(body.verb, body.resource)
+
+
+def _row(row: Role, permissions: list[Permission]) -> RoleRow:
+    return RoleRow(row.id, row.name, row.built_in, permissions, row.created_at)
+
+
+ROUTES = (
+    Operation(
+        method="GET",
+        path="/admin/roles",
+        requires="config:read",
+        summary="List roles",
+        handler=index,
+        query=PageQuery,
+        result=Page[RoleRow],
+    ),
+    Operation(
+        method="POST",
+        path="/admin/roles",
+        requires="access:write",
+        summary="Create a role, which permits nothing yet",
+        handler=create,
+        body=RoleCreate,
+        result=RoleRow,
+        status=201,
+        errors=(409,),
+    ),
+    Operation(
+        method="GET",
+        path="/admin/roles/{id}",
+        requires="config:read",
+        summary="Show a role",
+        handler=show,
+        result=RoleRow,
+        errors=(404,),
+    ),
+    Operation(
+        method="DELETE",
+        path="/admin/roles/{id}",
+        requires="access:write",
+        summary="Delete a role; whoever held it no longer does",
+        handler=delete,
+        result=Deleted,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="POST",
+        path="/admin/roles/{id}/permissions",
+        requires="access:write",
+        summary="Add a permission to a role",
+        handler=add_permission,
+        body=PermissionReference,
+        result=RoleRow,
+        status=201,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path="/admin/roles/{id}/permissions",
+        requires="access:write",
+        summary="Take a permission from a role",
+        handler=drop_permission,
+        body=PermissionReference,
+        result=RoleRow,
+        errors=(404, 409),
+    ),
+)
