@@ -19,8 +19,9 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class _Chunk(msgspec.Struct, frozen=True):
+    # `Raw | None` would take nothing but null; empty stands for absent.
     choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -53,7 +54,7 @@ def is_usage_event(event: bytes) -> bool:
         chunk = _decode_chunk(fields(event)[1])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-    return chunk.choices == [] and chunk.usage is not None and bytes(chunk.usage) != b"null"
+    return chunk.choices == [] and bytes(chunk.usage) not in (b"", b"null")
 
 
 class UsageHider:

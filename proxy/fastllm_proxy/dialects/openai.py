@@ -14,9 +14,10 @@ from fastllm_proxy.exchange import TokenUsage
 class _Event(msgspec.Struct, frozen=True):
     """What tells an error event from content. Engines differ in the shape of `error`, not in its name."""
 
-    error: msgspec.Raw | None = None
-    object: msgspec.Raw | None = None
-    type: msgspec.Raw | None = None
+    # `Raw | None` would take nothing but null; empty stands for absent.
+    error: msgspec.Raw = msgspec.Raw()
+    object: msgspec.Raw = msgspec.Raw()
+    type: msgspec.Raw = msgspec.Raw()
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -55,16 +56,12 @@ def is_error(name: bytes, data: bytes) -> bool:
         event = _decode_event(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False  # `[DONE]`, or what only the client can judge
-    if event.error is not None and bytes(event.error) != b"null":
+    if bytes(event.error) not in (b"", b"null"):
         return True
-    return _text(event.object) == b'"error"' or _text(event.type) == b'"error"'
+    return b'"error"' in (bytes(event.object), bytes(event.type))
 
 
 def error_event(message: str, code: str) -> bytes:
     """The event that ends a stream which cannot be completed."""
     body = {"error": {"message": message, "type": "api_error", "param": None, "code": code}}
     return b"data: %b\n\n" % msgspec.json.encode(body)
-
-
-def _text(raw: msgspec.Raw | None) -> bytes:
-    return b"" if raw is None or len(raw) > 16 else bytes(raw)
