@@ -6,6 +6,7 @@ from fastllm_control.api import (
     audit,
     caps,
     fleet,
+    health,
     health_report,
     keys,
     meta,
@@ -28,5 +29,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *snapshot.ROUTES,
     *usage.ROUTES,
     *fleet.ROUTES,
+    *health.ROUTES,
     *health_report.ROUTES,
 )

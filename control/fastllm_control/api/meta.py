@@ -1,8 +1,8 @@
-"""What a deployment asks of the process itself: liveness, readiness, metrics."""
+"""What is asked of the process itself: liveness, readiness, metrics, its API, its settings, its health."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -10,7 +10,11 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 import fastllm_shared
+from fastllm_control.config import effective
+from fastllm_control.errors import Unavailable
+from fastllm_control.openapi import document
 from fastllm_control.operations import Call, Operation
+from fastllm_control.reference import CONTENT_SECURITY_POLICY, page
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -18,19 +22,42 @@ class Alive(msgspec.Struct, frozen=True):
     version: str
 
 
+class Settings(msgspec.Struct, frozen=True):
+    """The effective settings by name; secrets are masked."""
+
+    version: str
+    settings: dict[str, Any]
+
+
 async def healthz(_: Call) -> Alive:
     return Alive("ok", fastllm_shared.__version__)
 
 
 async def readyz(call: Call) -> Alive:
-    """Raises what the database raises: it is a 503 then."""
+    """Raises what the database raises: it is a 503 then, as without a snapshot."""
     async with call.services.database.read() as session:
         await session.execute(text("SELECT 1"))
+    if call.services.publisher.current is None:
+        raise Unavailable("not_ready", "no snapshot has been built yet")
     return Alive("ok", fastllm_shared.__version__)
 
 
 async def metrics(call: Call) -> Response:
     return Response(call.services.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def openapi(call: Call) -> Response:
+    body = msgspec.json.encode(document(call.services.operations))
+    return Response(body, media_type="application/json")
+
+
+async def docs(call: Call) -> Response:
+    headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
+    return Response(page(document(call.services.operations)), 200, headers, "text/html")
+
+
+async def config(call: Call) -> Settings:
+    return Settings(fastllm_shared.__version__, effective(call.services.settings))
 
 
 ROUTES = (
@@ -46,10 +73,9 @@ ROUTES = (
         method="GET",
         path="/readyz",
         requires="public",
-        summary="Whether the process can serve: the database answers",
+        summary="Whether the process can serve: the database answers, a snapshot is built",
         handler=readyz,
         result=Alive,
-        errors=(503,),
     ),
     Operation(
         method="GET",
@@ -57,5 +83,27 @@ ROUTES = (
         requires="public",
         summary="Prometheus metrics",
         handler=metrics,
+    ),
+    Operation(
+        method="GET",
+        path="/openapi.json",
+        requires="public",
+        summary="This API as an OpenAPI 3.1 document",
+        handler=openapi,
+    ),
+    Operation(
+        method="GET",
+        path="/docs",
+        requires="public",
+        summary="This API as a page to read",
+        handler=docs,
+    ),
+    Operation(
+        method="GET",
+        path="/admin/config",
+        requires="config:read",
+        summary="Effective settings, secrets masked",
+        handler=config,
+        result=Settings,
     ),
 )

@@ -58,7 +58,7 @@ class Myself(msgspec.Struct, frozen=True):
     permissions: list[Permission]
 
 
-class Revoked(msgspec.Struct, frozen=True):
+class SessionRevoked(msgspec.Struct, frozen=True):
     revoked: bool = True
 
 
@@ -111,9 +111,9 @@ async def current(call: Call) -> Myself:
     return Myself(actor.principal_id, actor.name, actor.via, permissions)
 
 
-async def revoke(call: Call) -> Revoked:
+async def revoke(call: Call) -> SessionRevoked:
     await service.revoke(call.tx, required_id(call.path["id"], "session"))
-    return Revoked()
+    return SessionRevoked()
 
 
 def _cookie(call: Call, token: str, seconds: int) -> str:
@@ -165,7 +165,7 @@ ROUTES = (
         requires="access:write",
         summary="End somebody's session",
         handler=revoke,
-        result=Revoked,
+        result=SessionRevoked,
         errors=(404,),
     ),
 )
