@@ -44,16 +44,18 @@ def lowest_id(at: datetime.datetime) -> str:
     return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
 
 
-async def ensure(session: AsyncSession, now: datetime.datetime) -> list[str]:
+async def ensure(session: AsyncSession, now: datetime.datetime, patience_seconds: float = 2.0) -> list[str]:
     """Make the partitions of this week and of the next ones; returns the names of those it made.
 
-    Within the caller's transaction. Gives up rather than make readers wait longer than 2 s for its locks.
+    Within the caller's transaction. Gives up rather than make readers wait behind it for longer than
+    `patience_seconds` for its locks.
     """
     wanted = [week_of(now) + n * WEEK for n in range(WEEKS_AHEAD + 1)]
     if not await _missing(session, wanted):
         return []
     await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    await session.execute(text("SET LOCAL lock_timeout = '2s'"))
+    patience = f"{patience_seconds * 1000:.0f}ms"
+    await session.execute(text("SELECT set_config('lock_timeout', :patience, true)"), {"patience": patience})
     missing = await _missing(session, wanted)
     for monday in missing:
         await _make(session, monday)
