@@ -29,7 +29,7 @@ from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.observe import Log
 from fastllm_proxy.timers import TimerWheel
 from fastllm_proxy.view import View
-from fastllm_shared.ids import uuid7_text
+from fastllm_shared.ids import IdSource
 
 Pipeline = Callable[[Exchange, RequestBody], Awaitable[None]]
 """Serves one exchange, and answers through its `downstream` what its stages refuse."""
@@ -82,6 +82,7 @@ class ProxyServer(Server):
         self._log = log
         self._budget = BodyBudget(settings.max_buffered_bytes)
         self._endpoints = {path: endpoint for endpoint in ENDPOINTS for path in spellings(endpoint.path)}
+        self._ids = IdSource()
         self._emptied: asyncio.Future[None] | None = None
         self.inflight = 0
         self.draining = False
@@ -100,12 +101,12 @@ class ProxyServer(Server):
         downstream = Downstream(
             connection,
             body,
-            _request_id(message),
+            self._request_id(message),
             keep_alive=not message.should_close and message.method != "CONNECT",
             head_only=message.method == "HEAD",
             old_client=message.version == HttpVersion10,
         )
-        arrival = _Arrival(message, path, self._loop.time(), time.time())
+        arrival = _Arrival(message, path, time.monotonic(), time.time())
         self.inflight += 1
         try:
             if endpoint is not None and message.method == "POST":
@@ -137,8 +138,8 @@ class ProxyServer(Server):
 
     def refuse(self, connection: ClientConnection, refused: Refused) -> None:
         """Answers what was no request. Nothing of it is repeated or logged."""
-        downstream = Downstream(connection, None, uuid7_text(), keep_alive=False)
-        arrival = _Arrival(None, "", self._loop.time(), time.time())
+        downstream = Downstream(connection, None, self._ids.token(), keep_alive=False)
+        arrival = _Arrival(None, "", time.monotonic(), time.time())
         self._reject(arrival, downstream, refused, None)
 
     async def finish(self, seconds: float) -> int:
@@ -151,8 +152,13 @@ class ProxyServer(Server):
             await asyncio.wait([self._emptied], timeout=seconds)
         cut = self.inflight
         for connection in self.connections:
-            connection.force_close()
+            if connection.transport is not None:
+                connection.transport.abort()
         return cut
+
+    def _request_id(self, message: RawRequestMessage) -> str:
+        given = message.headers.get(REQUEST_ID)
+        return given if given is not None and _SAFE_ID(given) else self._ids.token()
 
     def _admit(self) -> View:
         view = self._views.current
@@ -193,7 +199,10 @@ class ProxyServer(Server):
         if isinstance(error, ConnectionError) and not downstream.connected:
             return  # a stage wrote to a client that has just gone; its cancellation is on the way
         self._log.error("request failed", request_id=downstream.request_id, exc_info=error)
-        self._reject(arrival, downstream, refusals.internal_error(), endpoint)
+        if endpoint is None or downstream.started:
+            self._reject(arrival, downstream, refusals.internal_error(), endpoint)
+        else:  # the pipeline has settled it
+            refusals.answer(downstream, refusals.internal_error(), endpoint.dialect)
 
     def _record(self, arrival: _Arrival, downstream: Downstream, endpoint: str, code: str | None) -> None:
         self._access_log.write(
@@ -202,24 +211,19 @@ class ProxyServer(Server):
                 id=downstream.request_id,
                 endpoint=endpoint,
                 status=downstream.status,
-                duration_ms=(self._loop.time() - arrival.at) * 1000,
+                duration_ms=(time.monotonic() - arrival.at) * 1000,
                 code=code,
             )
         )
 
 
 class _Arrival(msgspec.Struct, frozen=True, gc=False):
-    """A request as it came in; `message` is `None` if it was not HTTP. `at` is the loop's time, seconds."""
+    """A request as it came in; `message` is `None` if it was not HTTP. `at` is `time.monotonic()`."""
 
     message: RawRequestMessage | None
     path: str
     at: float
     unix: float
-
-
-def _request_id(message: RawRequestMessage) -> str:
-    given = message.headers.get(REQUEST_ID)
-    return given if given is not None and _SAFE_ID(given) else uuid7_text()
 
 
 def _origin_form(message: RawRequestMessage) -> str:

@@ -12,6 +12,9 @@ from uuid import UUID
 _UUID_SHAPE = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 _LOW_62 = 2**62 - 1
+_TOKEN_DIGITS = 32
+_NOISE_BYTES = 256 * _TOKEN_DIGITS // 2
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def uuid7(clock_ns: Callable[[], int] = time.time_ns) -> UUID:
@@ -26,6 +29,35 @@ def uuid7_text(clock_ns: Callable[[], int] = time.time_ns) -> str:
     whole = (millis << 80) | (0x7 << 76) | (((noise >> 62) & 0xFFF) << 64) | (0b10 << 62) | (noise & _LOW_62)
     text = f"{whole:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class IdSource:
+    """Mints UUIDv7 texts where many are needed: entropy is fetched for hundreds at a time, since a system
+    call for each costs more than all the rest (4 µs against 0.6). One a process: a fork would repeat what is
+    held."""
+
+    __slots__ = ("_at", "_clock_ns", "_noise")
+
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._clock_ns = clock_ns
+        self._noise = ""
+        self._at = 0
+
+    def token(self) -> str:
+        """32 random hexadecimal digits."""
+        at = self._at
+        if at >= len(self._noise):
+            self._noise = os.urandom(_NOISE_BYTES).hex()
+            at = 0
+        end = self._at = at + _TOKEN_DIGITS
+        return self._noise[at:end]
+
+    def text(self) -> str:
+        """A fresh id as canonical text."""
+        noise = self.token()
+        stamp = f"{(self._clock_ns() // 1_000_000) & 0xFFFF_FFFF_FFFF:012x}"
+        variant = _VARIANT[noise[3]]
+        return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{variant}{noise[4:7]}-{noise[7:19]}"
 
 
 def has_uuid_shape(text: str) -> bool:
