@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from fastllm_control.log_files import LogFile
 from fastllm_control.postgres_data import DATABASE, ROLE, DataFolder
 from fastllm_control.postgres_install import (
     Install,
@@ -34,7 +35,6 @@ from fastllm_control.postgres_install import (
 )
 from fastllm_control.private_files import FolderInUse, FolderLock, read_or_make
 
-_LOG_KEPT_BYTES = 16 << 20
 _POLL_SECONDS = 0.01
 _PORTS_TRIED = 5
 
@@ -63,7 +63,7 @@ class EmbeddedPostgres:
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.folder = self.data_dir / "postgres"
-        self.log_file = self.data_dir / "logs" / "postgres.log"
+        self.log = LogFile(self.data_dir / "logs" / "postgres.log")
         self.port = 0
         self._wheel = install
         self._durable = durable
@@ -74,7 +74,6 @@ class EmbeddedPostgres:
         self._data: DataFolder | None = None
         self._password = ""
         self._served = False
-        self._log_from = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -105,7 +104,7 @@ class EmbeddedPostgres:
             except PortTaken:
                 continue
             return self.url()
-        raise PostgresError(f"no free port after {_PORTS_TRIED} attempts; see {self.log_file}")
+        raise PostgresError(f"no free port after {_PORTS_TRIED} attempts; see {self.log.path}")
 
     def launch(self) -> None:
         """The first half of `start`: everything up to the fork, which must happen on the main thread."""
@@ -135,7 +134,7 @@ class EmbeddedPostgres:
                 raise self._failure()
             if time.monotonic() > deadline:
                 raise PostgresError(
-                    f"Postgres is not ready after {self._start_seconds:g} s; see {self.log_file}"
+                    f"Postgres is not ready after {self._start_seconds:g} s; see {self.log.path}"
                 )
             time.sleep(_POLL_SECONDS)
         self._served = True
@@ -188,7 +187,7 @@ class EmbeddedPostgres:
         return data
 
     def _fork(self, data: DataFolder, running: IO[bytes]) -> None:
-        self.port = self.port or free_port()
+        self.port = self.port or free_ports(1)[0]
         parameters = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -203,7 +202,7 @@ class EmbeddedPostgres:
             command = [data.install.program("postgres"), "-D", location, *data.fsync()]
             for name, value in parameters.items():
                 command += ["-c", f"{name}={value}"]
-            log = stack.enter_context(self._open_log())
+            log = stack.enter_context(self.log.open())
             self._process = subprocess.Popen(  # noqa: S603 (our own programs)
                 command,
                 stdin=subprocess.DEVNULL,
@@ -212,14 +211,6 @@ class EmbeddedPostgres:
                 start_new_session=True,  # the terminal's Ctrl-C is for us: the database stops last
                 **data.child([running.fileno(), *fds], signal.SIGINT),
             )
-
-    def _open_log(self) -> IO[bytes]:
-        self.log_file.parent.mkdir(mode=0o700, exist_ok=True)
-        if self.log_file.exists() and self.log_file.stat().st_size > _LOG_KEPT_BYTES:
-            self.log_file.replace(self.log_file.with_suffix(".log.old"))
-        log = self.log_file.open("ab")
-        self._log_from = log.tell()
-        return log
 
     def _is_ready(self) -> bool:
         """Postgres writes its state into the eighth line of its pid file, as `pg_ctl` reads it."""
@@ -230,23 +221,29 @@ class EmbeddedPostgres:
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
     def _failure(self) -> PostgresError:
-        words = self._last_words()
+        words = self.log.last_words()
         code = self._process.returncode if self._process else None
         if not self._served and "Address already in use" in words:
             self.port = 0
             return PortTaken(words)
         return PostgresError(f"Postgres ended with {code} while starting:\n{words}")
 
-    def _last_words(self, lines: int = 8) -> str:
-        try:
-            said = self.log_file.read_bytes()[self._log_from :][-4096:].decode(errors="replace")
-        except OSError as error:
-            return str(error)
-        return "\n".join(said.splitlines()[-lines:])
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Different ports that nobody listens on just now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on just now."""
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether nobody listens on `port` just now."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

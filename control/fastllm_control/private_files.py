@@ -45,6 +45,13 @@ class FolderLock:
         self._path = path
         self._held: IO[str] | None = None
 
+    def __enter__(self) -> FolderLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def acquire(self) -> None:
         """Take it, or keep it. Raises `FolderInUse` at once when another process has it."""
         if self._held is not None:

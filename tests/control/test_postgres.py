@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from fastllm_control.postgres import EmbeddedPostgres, PortTaken, free_port
+from fastllm_control.postgres import EmbeddedPostgres, PortTaken, free_ports, is_free
 from fastllm_control.postgres_install import Account, PostgresError, install_for, wheel_install
 from tests.fakes.postgres_process import PostgresProcess
 from tests.fakes.process_table import command_line, family, is_running, uid_of
@@ -122,20 +122,20 @@ def test_the_password_is_private_and_in_no_process_list(server: EmbeddedPostgres
     shown = command_line(server.pid)
     assert "postgres" in shown
     assert password not in shown
-    assert password not in server.log_file.read_text()
+    assert password not in server.log.path.read_text()
 
 
 def test_what_the_server_says_can_be_read(server: EmbeddedPostgres) -> None:
     server.start()
-    assert "database system is ready to accept connections" in server.log_file.read_text()
+    assert "database system is ready to accept connections" in server.log.path.read_text()
 
 
 def test_a_large_log_is_put_aside(server: EmbeddedPostgres) -> None:
-    server.log_file.parent.mkdir(parents=True)
-    with server.log_file.open("wb") as log:
+    server.log.path.parent.mkdir(parents=True)
+    with server.log.path.open("wb") as log:
         log.truncate((16 << 20) + 1)
     server.start()
-    assert server.log_file.stat().st_size < 1 << 20
+    assert server.log.path.stat().st_size < 1 << 20
     assert (server.data_dir / "logs" / "postgres.log.old").stat().st_size == (16 << 20) + 1
 
 
@@ -253,9 +253,17 @@ def test_only_the_main_thread_may_start_it(server: EmbeddedPostgres) -> None:
     assert server.pid is None
 
 
-def test_free_ports_are_free() -> None:
+def test_free_ports_differ_and_are_free() -> None:
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert all(is_free(port) for port in ports)
+
+
+def test_a_port_that_somebody_listens_on_is_not_free() -> None:
     with socket.socket() as one:
-        one.bind(("127.0.0.1", free_port()))
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        assert not is_free(one.getsockname()[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
