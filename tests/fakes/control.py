@@ -59,6 +59,7 @@ class FakeControl:
         self.stored: dict[str, UsageEvent] = {}
         self.duplicates = 0
         self.bad_event_ids: set[str] = set()
+        self.bad_event_status = 400
         self.url = ""
         self._snapshot: Snapshot | None = None
         self._published = asyncio.Event()
@@ -163,7 +164,7 @@ class FakeControl:
     def _store(self, body: bytes) -> web.Response:
         batch = decode_batch(body)
         if any(event.id in self.bad_event_ids for event in batch.events):
-            return web.Response(status=400, text='{"error":{"code":"invalid_event"}}')
+            return web.Response(status=self.bad_event_status, text='{"error":{"code":"invalid_event"}}')
         fresh = {event.id: event for event in batch.events if event.id not in self.stored}
         self.stored.update(fresh)
         self.duplicates += len(batch.events) - len(fresh)
