@@ -17,6 +17,7 @@ from fastllm_control.callers import Callers
 from fastllm_control.config import ControlSettings
 from fastllm_control.context import RequestContext
 from fastllm_control.database import listener_for, open_engine
+from fastllm_control.dial import Dialer
 from fastllm_control.dispatch import build_routes
 from fastllm_control.observe import Log, Metrics
 from fastllm_control.operations import Operation
@@ -53,6 +54,7 @@ class Services:
     throttle: LoginThrottle
     secrets: Keyring
     publisher: Publisher
+    dialer: Dialer
 
 
 def build_services(
@@ -62,6 +64,7 @@ def build_services(
     clock: Clock = utc_now,
     monotonic: Callable[[], float] = time.monotonic,
     operations: Sequence[Operation] = OPERATIONS,
+    passwords: Passwords | None = None,
 ) -> Services:
     """All parts, wired; nothing is started and nothing connected."""
     database = Database(open_engine(settings))
@@ -76,10 +79,11 @@ def build_services(
         stopping=asyncio.Event(),
         database=database,
         callers=Callers(database, ProxyTokens(settings.proxy_tokens()), clock),
-        passwords=Passwords(),
+        passwords=passwords or Passwords(),
         throttle=LoginThrottle(monotonic),
         secrets=secrets,
         publisher=Publisher(database, listener_for(settings), secrets.open, log),
+        dialer=Dialer(settings.address_policy()),
     )
 
 

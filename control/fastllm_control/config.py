@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from fastllm_control.secrets import Keyring, KeyringError
+from fastllm_shared.addresses import AddressPolicy
 from fastllm_shared.settings import SECRET, settings_of
 
 MASKED = "********"
@@ -69,6 +70,9 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
         bool, Meta(description="serve snapshots with credentials over plain HTTP off loopback")
     ] = False
     deny_private_upstreams: Annotated[bool, Meta(description="refuse providers at private addresses")] = False
+    own_ports: Annotated[
+        str, Meta(description="ports of proxies on this machine, comma-separated: they are no providers")
+    ] = "4000"
     config_poll: Annotated[Seconds, Meta(description="the proxies' longest wait between polls")] = 5.0
     health_report_interval: Annotated[Seconds, Meta(description="between a proxy's health reports")] = 10.0
     rate_limit_reconcile_interval: Annotated[
@@ -98,6 +102,10 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
         if any(len(token) < 16 for token in self.proxy_tokens()) or not 1 <= len(self.proxy_tokens()) <= 2:
             found.append("FASTLLM_PROXY_TOKEN: one token, or two, of at least 16 characters each")
         try:
+            self.address_policy()
+        except ValueError:
+            found.append("--own-ports: port numbers, comma-separated")
+        try:
             self.trusted_networks()
         except ValueError as error:
             found.append(f"--trusted-proxies: {error}")
@@ -111,6 +119,13 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
         """Raises `ValueError` when one does not parse."""
         parts = [part.strip() for part in self.trusted_proxies.split(",") if part.strip()]
         return tuple(ipaddress.ip_network(part, strict=False) for part in parts)
+
+    def address_policy(self) -> AddressPolicy:
+        """What may be dialled from here. Raises `ValueError` when `own_ports` does not parse."""
+        ports = {int(part) for part in self.own_ports.split(",") if part.strip()}
+        return AddressPolicy(
+            deny_private=self.deny_private_upstreams, own_ports=frozenset(ports | {self.port})
+        )
 
     @property
     def serves_tls(self) -> bool:
