@@ -72,6 +72,11 @@ class Prober:
         """How often a turn should be made so that probes are on time."""
         return min(1.0, self._interval / 10)
 
+    @property
+    def busy(self) -> int:
+        """How many probes are under way."""
+        return sum(e.task is not None and not e.task.done() for e in self._endpoints.values())
+
     async def turn(self) -> float:
         """Starts what is due; returns the pause before the next turn. Raises what a probe should not have."""
         self._adopt(self._backends())
