@@ -66,7 +66,7 @@ async def permissions(session: AsyncSession, principal_id: UUID) -> frozenset[Pe
         .where(PrincipalRole.principal_id == principal_id, RolePermission.verb.in_(VERBS))
     )
     # The condition leaves only verbs of the closed list.
-    return frozenset(Permission(verb, resource) for verb, resource in (await session.execute(query)).tuples())  # type: ignore[arg-type]
+    return frozenset(Permission(verb, resource) for verb, resource in (await session.execute(query)))  # type: ignore[arg-type]
 
 
 async def hold_role(session: AsyncSession, principal_id: UUID, role_id: UUID) -> bool:
