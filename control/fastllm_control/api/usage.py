@@ -12,8 +12,9 @@ from fastllm_control import ingest
 from fastllm_control.operations import Call, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories.usage_reading import Filters, GroupBy
-from fastllm_control.services import usage
-from fastllm_control.services.usage import EventRow, Series, Summary
+from fastllm_control.services import timeseries, usage
+from fastllm_control.services.timeseries import Series
+from fastllm_control.services.usage import EventRow, Summary
 from fastllm_shared.usage import Refusal, UsageAck, UsageBatch
 
 MAX_BATCH_BYTES = 8 << 20
@@ -87,10 +88,10 @@ async def summarise(call: Call) -> Summary:
         return await usage.summary(session, _filters(query), query.group_by, query.limit, now)
 
 
-async def timeseries(call: Call) -> Series:
+async def get_timeseries(call: Call) -> Series:
     query: SeriesQuery = call.query
     async with call.services.database.read() as session:
-        return await usage.timeseries(session, _filters(query), query.bucket, call.services.clock())
+        return await timeseries.timeseries(session, _filters(query), query.bucket, call.services.clock())
 
 
 def _filters(query: msgspec.Struct) -> Filters:
@@ -134,7 +135,7 @@ ROUTES = (
         path="/admin/timeseries",
         requires="usage:read",
         summary="The same sums over time, one point a bucket",
-        handler=timeseries,
+        handler=get_timeseries,
         query=SeriesQuery,
         result=Series,
     ),

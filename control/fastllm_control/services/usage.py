@@ -1,12 +1,8 @@
-"""Reading usage back: single events, sums by group, sums over time.
-
-Rows older than the retention will be read from the hourly rollups; nothing is rolled up so far.
-"""
+"""Reading usage back: single events, and sums by group."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import Any, get_args
 from uuid import UUID
 
@@ -20,8 +16,6 @@ from fastllm_control.repositories.usage_reading import Filters, GroupBy
 from fastllm_shared.usage import CostSource, Refusal
 
 DEFAULT_SUMMARY = datetime.timedelta(days=30)
-DEFAULT_SERIES = datetime.timedelta(hours=24)
-MAX_POINTS = 720
 EARLIEST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
@@ -96,20 +90,6 @@ class Summary(msgspec.Struct, frozen=True):
     until: datetime.datetime
 
 
-class Point(Sums, frozen=True, kw_only=True):
-    """One bucket from `at`. `refused_unattributed` counts what was turned away before anybody was known; it
-    is null where the question is about a model or a principal."""
-
-    at: datetime.datetime
-    refused_unattributed: int | None
-    rolled_up: bool = False
-
-
-class Series(msgspec.Struct, frozen=True):
-    bucket_seconds: int
-    points: tuple[Point, ...]
-
-
 async def events(session: AsyncSession, filters: Filters, after: UUID | None, limit: int) -> list[EventRow]:
     """Up to `limit` events, newest first, older than `after`."""
     return [EventRow(*row) for row in await reading.events(session, _in_utc(filters), after, limit)]
@@ -119,69 +99,15 @@ async def summary(
     session: AsyncSession, filters: Filters, group_by: GroupBy, limit: int, now: datetime.datetime
 ) -> Summary:
     """Sums by group; `since` defaults to 30 days before `until`, and that to `now`."""
-    filters = _range(filters, now, DEFAULT_SUMMARY)
+    filters = completed(filters, now, DEFAULT_SUMMARY)
     found = await reading.grouped(session, filters, group_by, limit + 1)
-    rows = tuple(GroupRow(group=row.label, **_sums(row)) for row in found[:limit])
-    since, until = _bounds(filters)
+    rows = tuple(GroupRow(group=row.label, **sums_of(row)) for row in found[:limit])
+    since, until = bounds_of(filters)
     return Summary(rows=rows, truncated=len(found) > limit, since=since, until=until)
 
 
-async def timeseries(
-    session: AsyncSession, filters: Filters, bucket_seconds: int, now: datetime.datetime
-) -> Series:
-    """Every bucket of the range, at most 720 of them: the bucket is widened in whole multiples until so."""
-    filters = _range(filters, now, DEFAULT_SERIES)
-    since, until = _bounds(filters)
-    bucket = fitting_bucket(since, until, bucket_seconds)
-    found = {int(row.slot): row for row in await reading.by_time(session, filters, bucket)}
-    anyone = filters.principal is None and filters.model is None
-    refused = await reading.rejections_by_time(session, since, until, bucket) if anyone else None
-    return Series(bucket, tuple(_points(since, until, bucket, found, refused)))
-
-
-def fitting_bucket(since: datetime.datetime, until: datetime.datetime, bucket_seconds: int) -> int:
-    """The smallest multiple of `bucket_seconds` of which at most 720 cover the range."""
-    multiple = 1
-    while len(_slots(since, until, bucket_seconds * multiple)) > MAX_POINTS:
-        multiple = max(
-            multiple + 1, multiple * len(_slots(since, until, bucket_seconds * multiple)) // MAX_POINTS
-        )
-    return bucket_seconds * multiple
-
-
-def _slots(since: datetime.datetime, until: datetime.datetime, bucket: int) -> range:
-    first = int(since.timestamp() // bucket)
-    return range(first, max(first, int(-(-until.timestamp() // bucket))))
-
-
-def _points(
-    since: datetime.datetime,
-    until: datetime.datetime,
-    bucket: int,
-    found: dict[int, Row[Any]],
-    refused: dict[int, int] | None,
-) -> Iterator[Point]:
-    slots = _slots(since, until, bucket)
-    # A minute of rejections that began before the range still belongs to its first point.
-    early = sum(count for slot, count in (refused or {}).items() if slot < slots.start)
-    for slot in slots:
-        unattributed = (
-            None if refused is None else refused.get(slot, 0) + (early if slot == slots.start else 0)
-        )
-        at = datetime.datetime.fromtimestamp(slot * bucket, datetime.UTC)
-        sums = _sums(found[slot]) if slot in found else _nothing()
-        yield Point(at=at, refused_unattributed=unattributed, **sums)
-
-
-def _nothing() -> dict[str, Any]:
-    """A bucket without requests: nothing is unknown of it."""
-    counted = ("requests", "errors", "cancelled", "unpriced_requests", "unknown_usage_requests")
-    summed = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_micros")
-    zeros: dict[str, Any] = dict.fromkeys((*counted, *summed), 0)
-    return {**zeros, "refusals": dict.fromkeys(REFUSALS, 0), "p50_ms": None, "p95_ms": None}
-
-
-def _sums(row: Row[Any]) -> dict[str, Any]:
+def sums_of(row: Row[Any]) -> dict[str, Any]:
+    """The fields of `Sums` out of a row of them."""
     return {
         "requests": row.requests,
         "errors": row.errors,
@@ -206,7 +132,8 @@ def _known(total: Any, consuming: int) -> int | None:
     return int(total)
 
 
-def _range(filters: Filters, now: datetime.datetime, width: datetime.timedelta) -> Filters:
+def completed(filters: Filters, now: datetime.datetime, width: datetime.timedelta) -> Filters:
+    """`filters` with both ends of the range; raises `Invalid` when it does not run forward."""
     asked = _in_utc(filters)
     until = asked.until or now
     since = asked.since or max(EARLIEST, until - width)
@@ -215,7 +142,8 @@ def _range(filters: Filters, now: datetime.datetime, width: datetime.timedelta) 
     return msgspec.structs.replace(asked, since=since, until=until)
 
 
-def _bounds(filters: Filters) -> tuple[datetime.datetime, datetime.datetime]:
+def bounds_of(filters: Filters) -> tuple[datetime.datetime, datetime.datetime]:
+    """Both ends of a completed range."""
     if filters.since is None or filters.until is None:
         raise ValueError("the range was not completed")
     return filters.since, filters.until
