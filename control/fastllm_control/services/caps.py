@@ -58,7 +58,7 @@ async def set_budget(tx: Transaction, reference: str, wanted: BudgetTerms, now: 
         raise Invalid("invalid_value", message, "timezone") from None
     try:
         start, end = window_around(now, wanted.window, zone, wanted.starts_at)
-    except OverflowError:
+    except (OverflowError, ValueError):
         raise Invalid("invalid_value", "this instant is out of range", "starts_at") from None
     holder = await require(tx, reference)
     row = await caps.budget_of(tx.session, holder.id, lock=True)
