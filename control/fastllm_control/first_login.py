@@ -22,9 +22,8 @@ _ACTOR = Actor(name="fastllm up", via="command")
 
 
 class FirstLogin(msgspec.Struct, frozen=True):
-    """`made` says whether this was the run that made them. What is not known (any more) is `None`."""
+    """What is not known here (any more) is `None`."""
 
-    made: bool
     admin: Login | None
     api_key: str | None
 
@@ -47,7 +46,7 @@ async def ensure_first_login(
             # Before the commit: what exists must be known. The other way about is mended by the next run.
             kept.keep_admin_password(password)
             kept.keep_api_key(key)
-            return FirstLogin(True, Login(ADMIN, password), key)
+            return FirstLogin(Login(ADMIN, password), key)
     return await _still_valid(database, passwords, kept, now)
 
 
@@ -60,4 +59,4 @@ async def _still_valid(
         holder = await actors.by_key(session, token_digest(key), now) if key else None
     knows = password is not None and admin is not None
     right = knows and await passwords.verify(admin.password_hash if admin else None, password or "")
-    return FirstLogin(False, Login(ADMIN, password or "") if right else None, key if holder else None)
+    return FirstLogin(Login(ADMIN, password or "") if right else None, key if holder else None)

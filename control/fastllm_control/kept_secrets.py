@@ -41,6 +41,13 @@ class KeptSecrets:
     def keep_api_key(self, key: str) -> None:
         self._write("api-key", key)
 
+    def shown(self) -> bool:
+        """Whether a person has been shown the login and the key."""
+        return self._read("shown") is not None
+
+    def keep_shown(self) -> None:
+        self._write("shown", "the first login and key were printed")
+
     def engine_port(self) -> int | None:
         """The port that the demo engine had the last time, which is the one that is configured."""
         text = self._read("engine-port")

@@ -51,21 +51,26 @@ def remove_stale(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def announcement(ready: Ready, first_run: bool, data_dir: Path, file: Path) -> str:
-    """What a person is told once all of it answers; secrets on the first run only."""
+def announcement(ready: Ready, data_dir: Path, file: Path, *, secrets: bool) -> str:
+    """What a person is told once all of it answers. `secrets`: nobody has been shown them yet."""
     lines = ["", "FastLLM is ready.", ""]
     lines += [f"  clients use      {url}/v1" for url in ready.proxy_urls]
-    lines += [f"  data and logs    {data_dir}", f"  ready file       {file}"]
-    if not first_run:
-        lines += [f"  admin address    {ready.control_url}", ""]
-        lines += ["The login, the key and a curl line that works are in the ready file.", ""]
-        return "\n".join(lines)
-    lines += ["", "This is shown once; the ready file holds it too.", ""]
-    lines += [f"  admin address    {ready.control_url}"]
-    if ready.admin is not None:
-        lines += [f"  admin login      {ready.admin.name} / {ready.admin.password}"]
-    lines += [f"  API key          {ready.api_key}", "", ready.curl, ""]
-    return "\n".join(lines)
+    lines += [f"  data and logs    {data_dir}", f"  ready file       {file}", ""]
+    address = f"  admin address    {ready.control_url}"
+    if ready.admin is None and ready.api_key is None:
+        lines += [
+            address,
+            "",
+            "The logins and keys are those that the database held already, or that were set since.",
+        ]
+    elif not secrets:
+        lines += [address, "", "The login, the key and a curl line that works are in the ready file."]
+    else:
+        lines += ["This is shown once; the ready file holds it too.", "", address]
+        lines += [f"  admin login      {ready.admin.name} / {ready.admin.password}"] if ready.admin else []
+        lines += [f"  API key          {ready.api_key}"] if ready.api_key else []
+        lines += ["", ready.curl]
+    return "\n".join(lines) + "\n"
 
 
 def curl_line(proxy_url: str, api_key: str | None, model: str | None) -> str:

@@ -78,7 +78,7 @@ class Up:
         self._supervisor = Supervisor(log, self._write_ready)
         self._stopping = asyncio.Event()
         self._database_url = driver_url(settings.database_url or "")
-        self._first = FirstLogin(False, None, None)
+        self._first = FirstLogin(None, None)
         self._postgres: PostgresChild | None = None
         self._engine: Process | None = None
         self._control: Process | None = None
@@ -198,9 +198,10 @@ class Up:
         )
 
     def _announce(self) -> None:
-        text = announcement(self._ready(), self._first.made, self._data_dir, self._ready_file)
+        text = announcement(self._ready(), self._data_dir, self._ready_file, secrets=not self._kept.shown())
         sys.stdout.write(text)
         sys.stdout.flush()
+        self._kept.keep_shown()
 
 
 def _pid(child: Child | None) -> int | None:

@@ -29,6 +29,12 @@ def command_line(pid: int) -> str:
     return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
+def environment(pid: int) -> dict[str, str]:
+    """The variables that it was started with."""
+    pairs = (_PROC / str(pid) / "environ").read_bytes().decode().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
 def family(pid: int) -> list[int]:
     """The process and all that descend from it."""
     parents = {int(one.name): _parent(int(one.name)) for one in _PROC.iterdir() if one.name.isdigit()}
