@@ -152,7 +152,7 @@ async def _resources(session: AsyncSession) -> Mapping[UUID, Sequence[str]]:
 
 async def _by_principal(session: AsyncSession, query: Select[UUID, str]) -> Mapping[UUID, Sequence[str]]:
     groups: defaultdict[UUID, list[str]] = defaultdict(list)
-    for principal_id, text in (await session.execute(query)).tuples():
+    for principal_id, text in await session.execute(query):
         groups[principal_id].append(text)
     return groups
 

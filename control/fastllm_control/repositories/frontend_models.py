@@ -50,7 +50,7 @@ async def targets_of(session: AsyncSession, model_ids: Sequence[UUID]) -> Mappin
         .order_by(DefaultTarget.position)
     )
     found: defaultdict[UUID, list[Target]] = defaultdict(list)
-    for model_id, target, weight in (await session.execute(query)).tuples():
+    for model_id, target, weight in await session.execute(query):
         found[model_id].append(Target(target, weight))
     return found
 

@@ -71,7 +71,7 @@ async def backends_of(
         .order_by(Backend.created_at, Backend.id)
     )
     found: defaultdict[UUID, list[tuple[Backend, str]]] = defaultdict(list)
-    for backend, provider in (await session.execute(query)).tuples():
+    for backend, provider in await session.execute(query):
         found[backend.provider_model_id].append((backend, provider))
     return found
 
@@ -87,7 +87,7 @@ async def backend(
         .where(Backend.id == backend_id)
     )
     found = await session.execute(query.with_for_update(of=Backend) if lock else query)
-    return found.tuples().one_or_none()
+    return found.one_or_none()
 
 
 async def is_served(session: AsyncSession, model_id: UUID, provider_id: UUID, upstream_model: str) -> bool:

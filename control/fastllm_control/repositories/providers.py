@@ -52,7 +52,7 @@ async def owner_names(session: AsyncSession, providers: Sequence[Provider]) -> M
     if not ids:
         return {}
     found = await session.execute(select(Principal.id, Principal.name).where(Principal.id.in_(ids)))
-    return dict(found.tuples())
+    return dict(found)
 
 
 async def models_served(session: AsyncSession, provider_id: UUID) -> Sequence[str]:
@@ -75,4 +75,4 @@ async def upstream_models(session: AsyncSession, provider_id: UUID) -> Mapping[s
         .where(Backend.provider_id == provider_id)
         .group_by(Backend.upstream_model)
     )
-    return dict((await session.execute(query)).tuples())
+    return dict(await session.execute(query))
