@@ -30,7 +30,7 @@ MODEL = "assistant"
 
 
 def snapshot_of(*engines: str, version: int = 1, keys: Iterable[str] = (KEY,)) -> Snapshot:
-    """The frontend model `assistant`, served by one backend for each URL: `b1` of provider `p1`, and so on."""
+    """The frontend model `assistant`, one backend for each URL: `b1` of provider `p1`, and so on."""
     numbers = range(1, len(engines) + 1)
     return Snapshot(
         version=version,
