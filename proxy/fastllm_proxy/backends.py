@@ -11,11 +11,11 @@ State and who changes it:
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastllm_shared.health import Ejection
+from fastllm_shared.routing import seed_of
 from fastllm_shared.snapshot import BackendEntry, ProviderEntry, ProviderModelEntry
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Backend:
         # Request line and `credential_header` by endpoint path, filled by `wire` when first needed.
         self.request_lines: dict[str, bytes] = {}
         # What rendezvous hashing knows this backend by: the same number on every replica.
-        self.seed = int.from_bytes(blake2b(entry.id.encode(), digest_size=8).digest(), "big")
+        self.seed = seed_of(entry.id)
         self.inflight = 0
         self.ejection: Ejection | None = None
         self.cooling_until = 0.0  # time.monotonic()

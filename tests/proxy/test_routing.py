@@ -1,0 +1,84 @@
+"""Frontend model → chain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fastllm_proxy.routing import prompt_tokens, route
+from fastllm_proxy.view import Caller, Target
+from fastllm_shared.snapshot import RuleEntry
+from tests.proxy.parts import CALLER, exchange, frontend, live_backend, target, view
+from tests.proxy.rig import chat
+
+ONE, TWO = target("one", live_backend(1)), target("two", live_backend(2))
+
+
+def chain(*targets: Target, **changes: Any) -> list[str]:
+    made = exchange(*targets, **changes)
+    made.chain = None
+    route(made)
+    assert made.chain is not None
+    return [found.name for found in made.chain]
+
+
+def test_one_target_is_the_chain() -> None:
+    assert chain(ONE) == ["one"]
+    assert chain() == []
+
+
+def test_the_split_follows_the_weights_and_keeps_the_rest_as_failover() -> None:
+    heavy, light = target("heavy", live_backend(1), weight=3), target("light", live_backend(2), weight=1)
+    spare = target("spare", live_backend(3), weight=0)
+    firsts: Counter[str] = Counter()
+    for number in range(1000):
+        body = chat(messages=[{"role": "user", "content": f"q{number}"}])
+        names = chain(heavy, light, spare, body=body)
+        assert names in (["heavy", "light", "spare"], ["light", "heavy", "spare"])
+        assert names == chain(heavy, light, spare, body=body)
+        firsts[names[0]] += 1
+    assert 690 < firsts["heavy"] < 810
+
+
+def test_what_cannot_hold_the_request_goes_to_the_end() -> None:
+    small = target("small", live_backend(1), context_length=100)
+    large = target("large", live_backend(2), context_length=100_000, weight=0)
+    assert chain(small, large, body=chat()) == ["small", "large"]
+    assert chain(small, large, body=chat(max_tokens=90)) == ["large", "small"]
+    assert chain(small, large, body=chat(max_tokens=10, n=9)) == ["large", "small"]
+    long = chat(messages=[{"role": "user", "content": "x" * 400}])
+    assert chain(small, large, body=long) == ["large", "small"]
+    picture = chat(messages=[{"role": "user", "content": "data:image/png;base64," + "A" * 4000}])
+    assert chain(small, large, body=picture) == ["small", "large"]
+    assert chain(small, body=long) == ["small"]
+
+
+def test_prompt_estimate_leaves_files_out() -> None:
+    files = chat(messages=[{"content": ["data:x;base64," + "A" * 999, "data:y;base64," + "B" * 999]}])
+    assert prompt_tokens(exchange(body=files)) < 60
+    broken = b'{"model":"m","x":"' + b";base64," + b'"}'
+    assert prompt_tokens(exchange(body=broken)) == (len(broken) - len(b";base64,")) // 4
+
+
+def test_a_fallback_ends_the_chain_of_those_who_may_use_it() -> None:
+    fallback = frontend(TWO, ONE)
+    fallback = type(fallback)(fallback.entry, "safety-net", None, (TWO, ONE), None)
+    made = exchange(ONE, view=view(fallback=fallback))
+    made.caller = Caller(CALLER.key, CALLER.principal, frozenset({"safety-net"}))
+    assert [found.name for found in route(made)] == ["one", "two"]
+    made.caller = CALLER
+    assert [found.name for found in route(made)] == ["one"]
+    made = exchange(ONE, view=view(fallback=fallback))
+    made.frontend = fallback
+    made.caller = Caller(CALLER.key, CALLER.principal, frozenset({"safety-net"}))
+    assert sorted(found.name for found in route(made)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("action", ["route", "deny"])
+def test_rules_wait_for_their_evaluation(action: Any) -> None:
+    rule = RuleEntry(0, action=action, deny_status=403)
+    made = exchange(ONE, rules=(rule,), headers=((b"X-Tier", b"batch"),))
+    assert [found.name for found in route(made)] == ["one"]
+    assert made.rule is None
