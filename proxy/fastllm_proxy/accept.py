@@ -102,9 +102,9 @@ class ProxyServer(Server):
             connection,
             body,
             self._request_id(message),
-            keep_alive=not message.should_close and message.method != "CONNECT",
+            keep_alive=not message.should_close,
             head_only=message.method == "HEAD",
-            old_client=message.version == HttpVersion10,
+            old_client=message.version is HttpVersion10,
         )
         arrival = _Arrival(message, path, time.monotonic(), time.time())
         self.inflight += 1

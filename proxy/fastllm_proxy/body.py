@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import StreamReader, hdrs
 from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 
 from fastllm_proxy import refusals
 
@@ -117,11 +118,13 @@ class RequestBody:
     def leaves_connection_usable(self) -> bool:
         """Whether the next request can follow on the connection: the body is read, or its rest is small and
         certain to come."""
-        if self._payload.is_eof():
+        if self._payload is not EMPTY_PAYLOAD and self._payload.is_eof():
             return True
         if self._awaits_continue():
             return False
         length = self._content_length()
+        if self._payload is EMPTY_PAYLOAD:
+            return not length  # aiohttp sees no body behind a length of 2⁶⁴-1
         return length is not None and length - self._payload.total_bytes <= DISCARDED_BYTES
 
     def _hold(self, size: int) -> None:

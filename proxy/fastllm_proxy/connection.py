@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from aiohttp import StreamReader, hdrs
-from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion10
+from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion10, HttpVersion11
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
@@ -150,7 +150,7 @@ class ClientConnection(RequestHandler):
         may_be_large = self._head_bytes + len(data) > self._limits.head_bytes
         self._end_head()
         for message, payload in messages:
-            if message.chunked or may_be_large:
+            if may_be_large or message.chunked or message.version is not HttpVersion11:
                 refused = self._objection(message)
                 if refused is not None:
                     self._refuse(refused)
@@ -167,21 +167,24 @@ class ClientConnection(RequestHandler):
     def _objection(self, message: RawRequestMessage) -> Refused | None:
         size = len(message.path) + sum([len(name) + len(value) + 4 for name, value in message.raw_headers])
         if size > self._limits.head_bytes:
-            return refusals.headers_too_large(self._limits.head_bytes)
-        # llhttp takes any list that ends in `chunked`, and chunks from HTTP/1.0, where others see no framing.
-        if message.chunked and (
-            message.version == HttpVersion10
-            or message.headers.get(hdrs.TRANSFER_ENCODING, "").lower() != "chunked"
-        ):
+            return self._too_large()
+        # llhttp also takes HTTP/0.9, chunks from HTTP/1.0, where others see no framing, and any list of
+        # codings that ends in `chunked`.
+        if message.version is not HttpVersion11 and (message.version is not HttpVersion10 or message.chunked):
+            return refusals.malformed()
+        if message.chunked and message.headers.get(hdrs.TRANSFER_ENCODING, "").lower() != "chunked":
             return refusals.malformed()
         return None
+
+    def _too_large(self) -> Refused:
+        return refusals.headers_too_large(self._limits.head_bytes, self._limits.head_fields)
 
     def _head_incomplete(self, data: bytes) -> None:
         if not self._head_bytes and not data.strip(b"\r\n"):
             return  # the stray line end that old clients send after a body
         self._head_bytes += len(data)
         if self._head_bytes > self._limits.head_bytes:
-            self._refuse(refusals.headers_too_large(self._limits.head_bytes))
+            self._refuse(self._too_large())
         elif self._head_timer is None:
             self._head_timer = self._server.timers.after(self._limits.head_seconds, self._head_too_slow)
 
@@ -196,7 +199,7 @@ class ClientConnection(RequestHandler):
 
     def _malformed(self, error: HttpProcessingError) -> None:
         too_large = isinstance(error, LineTooLong) or error.message == "Too many headers received"
-        refused = refusals.headers_too_large(self._limits.head_bytes) if too_large else refusals.malformed()
+        refused = self._too_large() if too_large else refusals.malformed()
         if self._incoming.is_eof():
             self._refuse(refused)
         else:  # in the middle of a body: whoever reads it is told, and answers
@@ -234,7 +237,7 @@ class ClientConnection(RequestHandler):
             if self._buffer_paused and len(self._arrived) <= PIPELINED_REQUESTS // 2:
                 self._resume_reading_if_drained()
             usable = await self._serve(arrival, payload)
-            if not usable or not await self._ready_again(payload):
+            if not usable or not await self._ready_again(arrival, payload):
                 break
             self._restart_keepalive()
         self._finish()
@@ -253,11 +256,11 @@ class ClientConnection(RequestHandler):
             if self._handler_waiter is not None and not self._handler_waiter.done():
                 self._handler_waiter.set_result(None)
 
-    async def _ready_again(self, payload: StreamReader) -> bool:
+    async def _ready_again(self, arrival: RawRequestMessage | Refused, payload: StreamReader) -> bool:
         """Reads away the rest of a body that nobody wanted; false if the connection has to end."""
         if not payload.is_eof() and not await self._discard(payload):
             return False
-        if self._chunks_end and not self._renew_parser():
+        if not isinstance(arrival, Refused) and arrival.chunked and not self._renew_parser():
             return False
         return bool(self._arrived) or not self._close
 
@@ -298,8 +301,9 @@ class ClientConnection(RequestHandler):
     # What is sent
 
     @property
-    def draining(self) -> bool:
-        return self._close or self._server.draining
+    def ending(self) -> bool:
+        """Whether the answer that is given now is the connection's last."""
+        return self._server.draining or self._upgraded or (self._close and not self._arrived)
 
     def write_continue(self) -> None:
         if self.transport is not None:

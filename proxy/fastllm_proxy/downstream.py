@@ -177,7 +177,7 @@ class Downstream:
         if self.keep_alive:
             body = self._request_body
             self.keep_alive = (
-                body is not None and body.leaves_connection_usable() and not self._connection.draining
+                body is not None and body.leaves_connection_usable() and not self._connection.ending
             )
         if not self.keep_alive:
             framing += b"connection: close\r\n"

@@ -114,8 +114,8 @@ def malformed() -> Refused:
     return Refused(400, "malformed_request", "the request is not well-formed HTTP/1.1")
 
 
-def headers_too_large(limit_bytes: int) -> Refused:
-    message = f"the request line and headers exceed {limit_bytes // 1024} KiB or 256 fields"
+def headers_too_large(limit_bytes: int, limit_fields: int) -> Refused:
+    message = f"the request line and headers exceed {limit_bytes // 1024} KiB or {limit_fields} fields"
     return Refused(431, "headers_too_large", message)
 
 
