@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from fastllm_proxy.timers import TimerWheel
-from fastllm_proxy.upstream import UpstreamPool
+from fastllm_proxy.upstream import UpstreamPool, read_buffer
 from fastllm_shared.addresses import AddressPolicy, parse_url
 from fastllm_shared.snapshot import ProviderEntry
 
@@ -20,6 +20,7 @@ class PoolFactory:
         self._addresses = addresses
         self._timers = timers
         self._ca_bundle = ca_bundle
+        self._buffer = read_buffer()
         self._contexts: dict[str | None, ssl.SSLContext] = {}
 
     def __call__(self, provider: ProviderEntry) -> UpstreamPool:
@@ -32,6 +33,7 @@ class PoolFactory:
             server_name=provider.server_name,
             addresses=self._addresses,
             timers=self._timers,
+            buffer=self._buffer,
         )
 
     def _context(self, authority: str | None) -> ssl.SSLContext:

@@ -25,7 +25,7 @@ MAX_INTERIM = 16
 
 _HEAD_END = b"\r\n\r\n"
 _START = b"HTTP/1."
-_LINE_OVERHEAD = 4  # ": " and CRLF
+_INTERIM = ord("1")  # the first digit of such a status, after `HTTP/1.1 `
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +49,10 @@ class ResponseParser:
     `begin` starts a response and `feed` takes bytes. Then `head` is set once it is known, `take` hands out
     body bytes, `complete` says that the response has ended, `received` counts its bytes so far, and
     `reusable` says whether the connection may carry another request.
+
+    Framing state: `_head_bytes` counts the heads, interim ones included; `_length` is the body's, or
+    `_chunked`; `_tail` holds the last bytes of a chunked body, `_barren` counts framing since the last of
+    its body bytes.
     """
 
     __slots__ = (
@@ -60,7 +64,6 @@ class ResponseParser:
         "_headers",
         "_http",
         "_interim",
-        "_keep_alive",
         "_length",
         "_partial",
         "_tail",
@@ -69,18 +72,20 @@ class ResponseParser:
         "on_body",
         "pieces",
         "received",
+        "reusable",
     )
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.on_body = (
-            self.pieces.append
-        )  # called by httptools for every piece, with no frame of ours between
+        self.on_body = self.pieces.append  # what httptools calls, with no frame of ours between
         self._http = httptools.HttpResponseParser(self)
         self._bodyless = False
         self._excess = False
-        self._keep_alive = False
+        self._partial: bytearray | None = None
+        self._tail = b""
+        self._barren = 0
         self.complete = True
+        self.reusable = False
         self.head: ResponseHead | None = None
         self.received = 0
 
@@ -93,17 +98,11 @@ class ResponseParser:
         self._length: int | None = None
         self._chunked = False
         self._head_bytes = 0
-        self._barren = 0
         self._interim = 0
-        self._partial = bytearray()  # of a head that comes in pieces
-        self._tail = b""  # the last five bytes of a chunked body so far
         self.head = None
         self.complete = False
+        self.reusable = False
         self.received = 0
-
-    @property
-    def reusable(self) -> bool:
-        return self.complete and self._keep_alive and not self._excess
 
     @property
     def body_begun(self) -> bool:
@@ -122,14 +121,34 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         """Takes what the socket gave. Raises `BadResponse`; bytes after the end only end the reuse."""
-        if self.complete:
-            self._excess = True
+        ended = self.complete
+        if ended:
+            self._exceed()
             return
         self.received += len(data)
         if self.head is None:
-            self._feed_head(data)
-        else:
-            self._feed_body(data)
+            # Nearly always the whole head comes in one piece and is no interim one: llhttp gets all at once.
+            end = data.find(_HEAD_END)
+            if end < 0 or self._head_bytes or not data.startswith(_START) or data[9] == _INTERIM:
+                self._feed_heads(data)
+                return
+            self._head_bytes = end + 4
+            if end > MAX_HEAD_BYTES:
+                raise _too_long()
+        try:
+            self._http.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(error)
+        if self._chunked:
+            if self.pieces and not self.complete:
+                self._tail = data[-5:]
+                self._barren = 0
+            else:
+                self._check_chunks(data)
+        elif self.complete and self.received - self._head_bytes != self._length:
+            self._exceed()
+            if self._bodyless:
+                self.pieces.clear()
 
     def end_of_stream(self) -> None:
         """The backend has closed. Raises `ConnectionReset` unless that is how this response ends."""
@@ -140,74 +159,59 @@ class ResponseParser:
             raise ConnectionReset(f"closed {where}", received=self.received)
         self.complete = True
 
-    def _feed_head(self, data: bytes) -> None:
-        # Nearly always the whole head comes in one piece and is no interim one: then llhttp gets all at once.
-        if not self._head_bytes and data.startswith(_START) and data[9:10] != b"1":
-            end = data.find(_HEAD_END)
-            if end >= 0:
-                self._count_head(end + len(_HEAD_END))
-                self._feed_body(data)
-                return
-        self._feed_head_slowly(data)
-
-    def _feed_head_slowly(self, data: bytes) -> None:
+    def _feed_heads(self, data: bytes) -> None:
         """Feeds one head after the other, so that it is known where each of them ends."""
         while data and self.head is None:
-            partial = self._partial
-            seen = len(partial)
-            partial += data
-            if not partial.startswith(_START[: len(partial)]):
+            if self._partial is None:
+                self._partial = bytearray()
+            seen = len(self._partial)
+            self._partial += data
+            if not self._partial.startswith(_START[: len(self._partial)]):
                 raise BadResponse("what came does not start as HTTP/1 does")
-            end = partial.find(_HEAD_END, max(0, seen - 3))
+            end = self._partial.find(_HEAD_END, max(0, seen - 3))
             cut = len(data) if end < 0 else end + len(_HEAD_END) - seen
             self._count_head(cut)
-            self._execute(data[:cut])
+            try:
+                self._http.feed_data(data[:cut])
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                self._refuse(error)
             data = data[cut:]
             if end >= 0:
-                partial.clear()
+                self._partial = None
         if data:
-            self._feed_body(data)
-        elif self.complete:
-            self._check_framing(b"")
+            self.received -= len(data)
+            self.feed(data)
+
+    def _exceed(self) -> None:
+        self._excess = True
+        self.reusable = False
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise BadResponse(f"head over {MAX_HEAD_BYTES} bytes")
+            raise _too_long()
 
-    def _feed_body(self, data: bytes) -> None:
-        self._execute(data)
-        self._check_framing(data)
+    def _refuse(self, error: Exception) -> None:
+        if self.complete:
+            self._exceed()
+            return
+        refused = error.__context__  # what a callback raised
+        if isinstance(refused, BadResponse):
+            raise refused from None
+        raise BadResponse(f"malformed response: {error}") from error
 
-    def _execute(self, data: bytes) -> None:
-        try:
-            self._http.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self.complete:
-                self._excess = True
-                return
-            refused = error.__context__
-            if isinstance(refused, BadResponse):
-                raise refused from None
-            raise BadResponse(f"malformed response: {error}") from error
-
-    def _check_framing(self, data: bytes) -> None:
+    def _check_chunks(self, data: bytes) -> None:
         """Finds bytes beyond the end (llhttp skips line ends there), and framing that brings no body."""
-        if self._chunked:
-            tail = data[-5:] if len(data) >= 5 else (self._tail + data)[-5:]
-            if self.complete:
-                # The last chunk or trailer, one line end, one blank line; more line ends would show in front.
-                if not tail.endswith(_HEAD_END) or tail[0] in b"\r\n":
-                    self._excess = True
-                return
-            self._tail = tail
-            self._barren = 0 if self.pieces else self._barren + len(data)
-            if self._barren > MAX_HEAD_BYTES:
-                raise BadResponse("chunk framing or trailers without end")
-        elif self.complete and self.received - self._head_bytes > (self._length or 0):
-            self._excess = True
-            if self._bodyless:
-                self.pieces.clear()
+        tail = (self._tail + data[-5:])[-5:]
+        if self.complete:
+            # The last chunk or trailer, one line end, one blank line; more line ends would show in front.
+            if not tail.endswith(_HEAD_END) or tail[0] in b"\r\n":
+                self._exceed()
+            return
+        self._tail = tail
+        self._barren += len(data)
+        if self._barren > MAX_HEAD_BYTES:
+            raise BadResponse("chunk framing or trailers without end")
 
     # Called by httptools.
 
@@ -231,7 +235,7 @@ class ResponseParser:
                 self._length = int(value)  # llhttp has seen to it that there is one, and only digits
             elif name == b"transfer-encoding":
                 self._accept_coding(value)
-        if self._bodyless or status in (204, 304):
+        if self._bodyless or status == 204 or status == 304:
             self._end_without_body(status)
         self.head = ResponseHead(status, tuple(headers), self._length)
 
@@ -240,12 +244,12 @@ class ResponseParser:
             return  # an interim one
         self.complete = True
         # Asked any later, llhttp says no.
-        self._keep_alive = self._http.should_keep_alive()
+        self.reusable = self._http.should_keep_alive() and not self._excess
 
     def _skip_interim(self, status: int) -> None:
-        self._interim += 1
         if status == 101 or status < 100:
             raise BadResponse(f"status {status}")
+        self._interim += 1
         if self._interim > MAX_INTERIM:
             raise BadResponse(f"more than {MAX_INTERIM} interim responses")
         self._headers = []
@@ -254,6 +258,8 @@ class ResponseParser:
         if self._chunked or value.lower() != b"chunked" or self._http.get_http_version() != "1.1":
             raise BadResponse("a transfer coding other than one `chunked` under HTTP/1.1")
         self._chunked = True
+        self._tail = b""
+        self._barren = 0
 
     def _end_without_body(self, status: int) -> None:
         if status == 204 and (self._length or self._chunked):
@@ -262,4 +268,8 @@ class ResponseParser:
         self._chunked = False
         if self._bodyless:
             self.complete = True
-            self._keep_alive = self._http.should_keep_alive()
+            self.reusable = self._http.should_keep_alive()
+
+
+def _too_long() -> BadResponse:
+    return BadResponse(f"head over {MAX_HEAD_BYTES} bytes")

@@ -44,7 +44,7 @@ class TimerWheel:
     `_handle` the loop's call for the next one, `None` while there is nothing to wait for.
     """
 
-    __slots__ = ("_buckets", "_handle", "_loop", "_seconds", "_tick")
+    __slots__ = ("_buckets", "_handle", "_loop", "_seconds", "_tick", "next", "now")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick_seconds: float = 0.1) -> None:
         self._loop = loop
@@ -52,6 +52,10 @@ class TimerWheel:
         self._buckets: dict[int, dict[Timer, None]] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._tick = 0
+        # Seconds on the loop's clock at the beginning and at the end of the present tick. They move only
+        # while a timer is pending, and are plain attributes since every piece of a stream reads them.
+        self.now = 0.0
+        self.next = 0.0
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Calls `callback` once from the event loop, `seconds` to `seconds` + two ticks from now."""
@@ -66,11 +70,6 @@ class TimerWheel:
         bucket[timer] = None
         return timer
 
-    @property
-    def now(self) -> float:
-        """Seconds on the loop's clock, as of the last tick. Only meaningful while a timer is pending."""
-        return self._tick * self._seconds
-
     def close(self) -> None:
         """Drops every timer without calling it."""
         for bucket in self._buckets.values():
@@ -82,11 +81,16 @@ class TimerWheel:
             self._handle = None
 
     def _start(self) -> None:
-        self._tick = int(self._loop.time() / self._seconds)
+        self._reach(int(self._loop.time() / self._seconds))
         self._schedule()
 
+    def _reach(self, tick: int) -> None:
+        self._tick = tick
+        self.now = tick * self._seconds
+        self.next = self.now + self._seconds
+
     def _schedule(self) -> None:
-        self._handle = self._loop.call_at((self._tick + 1) * self._seconds, self._advance)
+        self._handle = self._loop.call_at(self.next, self._advance)
 
     def _advance(self) -> None:
         """Serves every tick that has passed; several at once after the loop was held up."""
@@ -95,7 +99,7 @@ class TimerWheel:
             for timer in self._buckets.pop(tick, ()):
                 # Through the loop, so that one that raises takes no other with it.
                 self._loop.call_soon(timer._fire)
-        self._tick = reached
+        self._reach(reached)
         # Buckets emptied by cancelling stay until their tick: one of them must not keep the loop awake.
         if any(self._buckets.values()):
             self._schedule()

@@ -15,7 +15,10 @@ from fastllm_proxy.timers import Timer, TimerWheel
 from fastllm_proxy.upstream_connection import UpstreamConnection
 from fastllm_shared.addresses import AddressPolicy
 
-__all__ = ["ResponseHead", "UpstreamConnection", "UpstreamPool"]
+__all__ = ["ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer"]
+
+READ_BYTES = 65_536
+"""The most that one read brings, and so the most that a client who has just stalled may still be owed."""
 
 KEEPALIVE_SECONDS = (30, 10)
 """Silence before the first probe, and between probes."""
@@ -37,6 +40,7 @@ class UpstreamPool:
 
     __slots__ = (
         "_addresses",
+        "_buffer",
         "_closed",
         "_connect_seconds",
         "_host",
@@ -61,9 +65,11 @@ class UpstreamPool:
         timers: TimerWheel,
         idle_seconds: float = 4.0,
         connect_seconds: float = 5.0,
+        buffer: memoryview | None = None,
     ) -> None:
-        """`idle_seconds` stays under the 5 s after which common engines close; `server_name` is what the
-        certificate must name, if not `host`. Needs a running event loop."""
+        """Needs a running event loop. `server_name` is what the certificate must name, if not `host`;
+        `idle_seconds` stays under the 5 s after which common engines close; `buffer` comes from
+        `read_buffer`, one for all pools of a process."""
         self._host = host
         self._port = port
         self._tls = tls
@@ -73,6 +79,7 @@ class UpstreamPool:
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
+        self._buffer = buffer or read_buffer()
         self._idle: dict[UpstreamConnection, None] = {}
         self._sweeper: Timer | None = None
         self._closed = False
@@ -83,13 +90,12 @@ class UpstreamPool:
 
     def take(self) -> UpstreamConnection | None:
         """The most recently used idle connection that is still open."""
-        idle = self._idle
-        while idle:
-            connection, _ = idle.popitem()
-            if connection.usable:
-                connection.borrow()
-                return connection
-        return None
+        if not self._idle:
+            return None
+        connection, _ = self._idle.popitem()
+        connection.held = True
+        connection.reused = True
+        return connection
 
     async def connect(self) -> UpstreamConnection:
         """A new connection, TLS included. Raises `ConnectFailed` or `UpstreamTimeout`."""
@@ -180,7 +186,7 @@ class UpstreamPool:
             _set_options(dialled)
             await self._loop.sock_connect(dialled, address)
             _, connection = await self._loop.create_connection(
-                lambda: UpstreamConnection(self, self._loop, self._timers),
+                lambda: UpstreamConnection(self, self._loop, self._timers, self._buffer),
                 sock=dialled,
                 ssl=self._tls,
                 server_hostname=self._server_name if self._tls is not None else None,
@@ -193,6 +199,11 @@ class UpstreamPool:
                 raise ConnectFailed("refused", str(error)) from error
             raise
         return connection
+
+
+def read_buffer() -> memoryview:
+    """What connections read into; see `UpstreamConnection`."""
+    return memoryview(bytearray(READ_BYTES))
 
 
 def _set_options(dialled: socket.socket) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, Protocol, cast
+from math import inf
+from typing import Any, Literal, Protocol, cast
 
 from fastllm_proxy.errors import BadResponse, ConnectionReset, UpstreamError, UpstreamTimeout
 from fastllm_proxy.response_parser import ResponseHead, ResponseParser
@@ -20,6 +21,11 @@ JOINED_BYTES = 65_536
 
 UNREAD_BYTES = 262_144
 """Reading pauses when this much has come that nobody has asked for."""
+
+_HEAD_INITIAL = ord("H")  # no other method begins so
+
+EARLY_SECONDS = 1e-6
+"""Within this of a deadline it counts as reached: sums of ticks are not exact."""
 
 Body = bytes | bytearray | memoryview
 Phase = Literal["connect", "head", "first_byte", "idle"]
@@ -35,90 +41,99 @@ class Owner(Protocol):
         """Is closed, or about to be; called once or more."""
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """State, in the order of a request's life:
+class UpstreamConnection(asyncio.BufferedProtocol):
+    """Buffered, because that bounds what one read brings: else a slow reader's share could be any size.
 
-    `_held`     borrowed from the pool; bytes that come while it is not are nobody's
+    State, in the order of a request's life:
+
+    `held`      borrowed from the pool; bytes that come while it is not are nobody's
     `_waiter`   the future that `head` or `read` awaits, or the one that `pipe` gave out
     `_reading`  the head has been handed out: only body bytes wake a waiter
     `_sink`     where `pipe` sends what comes
-    `_timer`    the timeout of whoever waits; `_progress` is when a byte last came for `pipe`
+    `_deadline` when whoever waits has waited long enough; `_timer` fires at or before it, at `_timer_due`
     `_failure`  why this response cannot be completed; raised after what came before it
     """
 
     __slots__ = (
+        "_buffer",
+        "_deadline",
         "_failure",
-        "_held",
         "_limit",
         "_loop",
         "_owner",
         "_parser",
         "_paused",
         "_phase",
-        "_progress",
         "_reading",
         "_sink",
         "_timer",
+        "_timer_due",
         "_timers",
         "_transport",
         "_unread",
         "_waiter",
+        "held",
         "idle_since",
         "reused",
     )
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop, timers: TimerWheel) -> None:
+    def __init__(
+        self, owner: Owner, loop: asyncio.AbstractEventLoop, timers: TimerWheel, buffer: memoryview
+    ) -> None:
+        """`buffer` is what sockets are read into. Every read is taken out before the next one begins, so all
+        connections of a process share one."""
         self._owner = owner
+        self._buffer = buffer
         self._loop = loop
         self._timers = timers
         self._parser = ResponseParser()
         self._transport: asyncio.Transport | None = None
-        self._held = True
+        self.held = True
         self._paused = False
         self._phase: Phase = "head"
         self._limit = 0.0
-        self._progress = 0.0
+        self._deadline = 0.0
         self._reading = False
         self._unread = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Any] | None = None
         self._sink: Callable[[bytes], None] | None = None
         self._timer: Timer | None = None
+        self._timer_due = inf
         self._failure: UpstreamError | None = None
         self.idle_since = 0.0
         self.reused = False
 
     # What the holder calls.
 
-    def send(self, head: bytes, *body: Body) -> None:
-        """Sends a request as one write: `head` with its blank line, then the parts of its body.
+    def send(self, head: bytes, body: Body = b"", *more: Body) -> None:
+        """Sends a request as one write: `head` with its blank line, then its body, in parts if it is spliced.
 
-        A connection that has gone meanwhile shows in `head`.
+        That a connection has gone meanwhile shows in `head`.
         """
-        self._parser.begin(bodyless=head.startswith(b"HEAD "))
+        self._parser.begin(bodyless=head[0] == _HEAD_INITIAL)
         self._reading = False
         self._unread = 0
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             self._failure = ConnectionReset("closed while idle")
             return
-        size = len(head)
-        for part in body:
+        size = len(head) + len(body)
+        for part in more:
             size += len(part)
-        if size <= JOINED_BYTES:
-            transport.write(b"".join((head, *body)))
+        if size > JOINED_BYTES:
+            transport.writelines((head, body, *more))
+        elif more:
+            transport.write(b"".join((head, body, *more)))
         else:
-            transport.writelines((head, *body))
+            transport.write(head + body)
 
-    async def head(self, timeout_seconds: float, phase: Phase = "head") -> ResponseHead:
+    def head(self, timeout_seconds: float, phase: Phase = "head") -> asyncio.Future[ResponseHead]:
         """Waits for the response's head. Raises `UpstreamError`; a timeout carries `phase`."""
-        parser = self._parser
-        if parser.head is None and self._failure is None:
-            self._phase = phase
-            await self._wait(timeout_seconds)
-        self._reading = True
-        if parser.head is None:
-            raise self._failure or ConnectionReset("no response", received=parser.received)
-        return parser.head
+        self._phase = phase
+        waiter: asyncio.Future[ResponseHead] = self._wait(timeout_seconds)
+        if self._failure is not None or self._parser.head is not None:
+            self._settle(self._failure)
+        return waiter
 
     async def read(self, timeout_seconds: float) -> bytes:
         """The body bytes that have come since the last call, waiting for some; `b""` at the end.
@@ -144,15 +159,13 @@ class UpstreamConnection(asyncio.Protocol):
         the holder has paused, silence is no timeout.
         """
         self._sink = sink
-        waiter = self._wait(idle_seconds)
-        self._progress = self._timers.now
+        waiter: asyncio.Future[None] = self._wait(idle_seconds)
         if self._paused:
             self.resume()
-        self._deliver()
-        if self._failure is not None:
+        if self._parser.pieces:
+            self._deliver(sink)
+        if self._failure is not None or self._parser.complete:
             self._settle(self._failure)
-        elif self._parser.complete:
-            self._settle(None)
         return waiter
 
     def pause(self) -> None:
@@ -164,95 +177,97 @@ class UpstreamConnection(asyncio.Protocol):
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._progress = self._timers.now
-            if self._transport is not None and not self._transport.is_closing():
+            self._deadline = self._timers.next + self._limit
+            if self._transport is not None:
                 self._transport.resume_reading()
 
     def release(self) -> None:
         """Gives the connection back: kept if it can carry another request, else closed at once."""
-        if not self._held:
+        if not self.held:
             return
         transport = self._transport
         if (
-            transport is not None
-            and self._parser.reusable
-            and not transport.is_closing()
+            transport is None
+            or not self._parser.reusable
             # The answer came before the whole request had left: its rest would be read as the next request.
-            and not transport.get_write_buffer_size()
+            or transport.get_write_buffer_size()
         ):
-            self._let_go()
-            if self._paused:
-                self.resume()
-            if self._owner.returned(self):
-                return
-            self.drop()
-        else:
             self.abort()
+            return
+        self.held = False
+        self._sink = None
+        self._waiter = None
+        if self._paused:
+            self.resume()
+        if not self._owner.returned(self):
+            self.drop()
 
     def abort(self) -> None:
         """Closes at once, so that the engine stops working on it. Whoever waits gets `ConnectionReset`."""
-        if self._held:
+        if self.held:
             self._fail(ConnectionReset("given up", received=self._parser.received))
-            self._let_go()
+            self.held = False
+            self._sink = None
 
-    # What the pool calls.
-
-    @property
-    def usable(self) -> bool:
-        """Whether it was still open when the event loop last looked."""
-        transport = self._transport
-        return transport is not None and not transport.is_closing()
-
-    def borrow(self) -> None:
-        """Begins another hold of an idle connection."""
-        self._held = True
-        self.reused = True
+    # What the pool calls; it also sets `held`, `reused` and `idle_since`.
 
     def drop(self) -> None:
-        """Closes an idle connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Closes at once."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         parser = self._parser
         try:
-            parser.feed(data)
+            parser.feed(bytes(self._buffer[:nbytes]))
         except BadResponse as error:
-            self._deliver()
+            if parser.pieces and self._sink is not None:
+                self._deliver(self._sink)
+            elif parser.pieces and self._reading:
+                self._settle(None)  # what came before it is read first
             self._fail(error)
             return
         if self._sink is not None:
-            self._deliver()
+            if parser.pieces:
+                self._deliver(self._sink)
             if parser.complete:
                 self._settle(None)
-        elif not self._held:
+        elif not self.held:
             self._owner.lost(self)
             self.drop()
-        elif parser.complete or parser.pieces or (parser.head is not None and not self._reading):
+        elif parser.complete:
             self._settle(None)
-            self._unread += len(data)
+        elif parser.head is not None:
+            if parser.pieces or not self._reading:
+                self._settle(None)
+            self._unread += nbytes
             if self._unread > UNREAD_BYTES:
                 self.pause()
 
     def eof_received(self) -> None:
         # A half-closed backend will send nothing more; what it has not yet read of the request is moot.
-        self._ended(None)
-        if self._transport is not None:
-            self._transport.abort()
+        self._end(None)
+        self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended(exc)
+        self._end(exc)
         self._transport = None
         self._parser.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _ended(self, error: Exception | None) -> None:
+    def _end(self, error: Exception | None) -> None:
         self._owner.lost(self)
-        if not self._held or self._failure is not None or self._parser.complete:
+        if not self.held or self._failure is not None or self._parser.complete:
             return
         if error is not None:
             self._fail(ConnectionReset(f"connection lost: {error}", received=self._parser.received))
@@ -266,61 +281,62 @@ class UpstreamConnection(asyncio.Protocol):
 
     # Waiting.
 
-    def _wait(self, seconds: float) -> asyncio.Future[None]:
-        waiter = self._waiter = self._loop.create_future()
+    def _wait(self, seconds: float) -> asyncio.Future[Any]:
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._waiter = waiter
         self._limit = seconds
-        self._timer = self._timers.after(seconds, self._expired)
+        self._deadline = self._timers.next + seconds
+        if self._deadline < self._timer_due:
+            self._arm(seconds)
+            self._deadline = self._timer_due
         return waiter
 
-    def _settle(self, error: Exception | None) -> None:
-        """Wakes whoever waits. Only `pipe` hands the error over; `head` and `read` find it in `_failure`."""
-        waiter = self._waiter
-        if waiter is None:
-            return
-        self._waiter = None
+    def _arm(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if waiter.done():  # cancelled
+        self._timer = self._timers.after(seconds, self._expired)
+        self._timer_due = self._timers.next + seconds
+
+    def _expired(self) -> None:
+        """Waits end without touching the timer, so it mostly finds a later deadline, or nobody waiting."""
+        self._timer_due = inf
+        if self._waiter is None or self._waiter.done():
             return
-        if error is None or self._sink is None:
+        held_back = self._sink is not None and self._paused
+        left = self._limit if held_back else self._deadline - self._timers.now
+        if left > EARLY_SECONDS:
+            self._arm(left)
+            return
+        phase = self._phase
+        if self._parser.head is not None:
+            phase = "idle" if self._parser.body_begun else "first_byte"
+        self._fail(UpstreamTimeout(phase, self._limit))
+
+    def _settle(self, error: Exception | None) -> None:
+        """Wakes whoever waits."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        self._waiter = None
+        if error is not None:
+            waiter.set_exception(error)
+            waiter.exception()  # marks it as seen: a holder that gives up is not going to look
+        elif self._reading:
             waiter.set_result(None)
         else:
-            waiter.set_exception(error)
-            waiter.exception()  # marks it as seen: a holder that aborts is not going to look
+            self._reading = True
+            waiter.set_result(self._parser.head)
 
-    def _deliver(self) -> None:
-        if self._sink is not None and self._parser.pieces:
-            self._progress = self._timers.now
-            try:
-                self._sink(self._parser.take())
-            except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe
-                self._settle(error)
-                self._fail(ConnectionReset("given up", received=self._parser.received))
+    def _deliver(self, sink: Callable[[bytes], None]) -> None:
+        self._deadline = self._timers.next + self._limit
+        try:
+            sink(self._parser.take())
+        except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe
+            self._settle(error)
+            self._fail(ConnectionReset("given up", received=self._parser.received))
 
     def _fail(self, error: UpstreamError) -> None:
         if self._failure is None:
             self._failure = error
         self._settle(error)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _let_go(self) -> None:
-        self._held = False
-        self._sink = None
-        self._waiter = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _expired(self) -> None:
-        if self._waiter is None or self._waiter.done():
-            return
-        if self._sink is not None:
-            left = self._limit if self._paused else self._progress + self._limit - self._timers.now
-            if left > 0:
-                self._timer = self._timers.after(left, self._expired)
-                return
-        phase = self._phase
-        if self._parser.head is not None:
-            phase = "idle" if self._parser.body_begun else "first_byte"
-        self._fail(UpstreamTimeout(phase, self._limit))
+        self.drop()
