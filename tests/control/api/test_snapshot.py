@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastllm_control.app import build_app
 from fastllm_shared.keys import digest_of
 from fastllm_shared.snapshot import SNAPSHOT_CONTENT_TYPE, Snapshot, decode_snapshot
 from tests.fakes.control_plane import PROXY_TOKEN, Answer, ControlPlane
@@ -211,3 +212,82 @@ async def test_a_rebuild_makes_a_version_that_says_so(plane: ControlPlane) -> No
     assert asked.json["dropped"] == []
     rows = await recorded(plane, asked.version)
     assert rows[0]["events"][0]["action"] == "snapshot.rebuild"
+
+
+PROVIDER = {"name": "gpu-1", "api_base": "http://127.0.0.1:9/v1", "upstream_api_key": "sk-canary"}
+
+
+async def ask(plane: ControlPlane, peer: str | None, scheme: str = "http") -> tuple[int, bytes]:
+    """`GET /snapshot` as it arrives from `peer`, through the whole application but the socket."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": scheme,
+        "path": "/snapshot",
+        "raw_path": b"/snapshot",
+        "query_string": b"",
+        # A forwarding header is not to make a stranger a neighbour.
+        "headers": [
+            (b"host", b"control"),
+            (b"authorization", f"Bearer {PROXY_TOKEN}".encode()),
+            (b"x-forwarded-for", b"127.0.0.1"),
+        ],
+        "client": None if peer is None else (peer, 40000),
+        "server": ("127.0.0.1", 4001),
+        "state": {},
+    }
+    await build_app(plane.services)(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+@pytest.mark.parametrize(
+    ("peer", "scheme", "status"),
+    [
+        ("192.0.2.7", "http", 403),
+        ("10.0.0.7", "http", 403),
+        ("::ffff:10.0.0.7", "http", 403),
+        ("fd00::7", "http", 403),
+        ("a name", "http", 403),
+        ("192.0.2.7", "https", 200),
+        ("127.0.0.1", "http", 200),
+        ("127.9.9.9", "http", 200),
+        ("::1", "http", 200),
+        ("::ffff:127.0.0.1", "http", 200),
+        (None, "http", 200),
+    ],
+)
+async def test_credentials_leave_this_machine_over_tls_only(
+    plane: ControlPlane, peer: str | None, scheme: str, status: int
+) -> None:
+    assert (await plane.call("POST", "/admin/providers?force=true", PROVIDER)).status == 201
+    await settled(plane)
+    found, body = await ask(plane, peer, scheme)
+    assert found == status
+    assert (b"sk-canary" in body) is (status == 200)
+    if status == 403:
+        assert b"plaintext_refused" in body
+        assert b"--allow-plaintext-snapshot" in body
+
+
+async def test_without_a_credential_plain_http_will_do(plane: ControlPlane) -> None:
+    bare = {name: value for name, value in PROVIDER.items() if name != "upstream_api_key"}
+    assert (await plane.call("POST", "/admin/providers?force=true", bare)).status == 201
+    await settled(plane)
+    assert (await ask(plane, "192.0.2.7"))[0] == 200
+
+
+async def test_an_operator_may_allow_it(database_url: str) -> None:
+    async with ControlPlane.start(database_url, settings={"allow_plaintext_snapshot": True}) as plane:
+        assert (await plane.call("POST", "/admin/providers?force=true", PROVIDER)).status == 201
+        await settled(plane)
+        status, body = await ask(plane, "192.0.2.7")
+        assert (status, b"sk-canary" in body) == (200, True)
