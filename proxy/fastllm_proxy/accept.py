@@ -19,11 +19,12 @@ from multidict import istr
 from fastllm_proxy import refusals
 from fastllm_proxy.access_log import AccessLog, AccessRecord
 from fastllm_proxy.body import BodyBudget, BodyLimits, RequestBody
-from fastllm_proxy.connection import ClientConnection, ConnectionLimits
+from fastllm_proxy.connection import ClientConnection
 from fastllm_proxy.downstream import Downstream
 from fastllm_proxy.endpoints import ENDPOINTS, spellings
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.exchange import Endpoint, Exchange
+from fastllm_proxy.heads import ConnectionLimits
 from fastllm_proxy.local import LocalRequest, LocalRoutes
 from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.observe import Log

@@ -18,18 +18,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-from aiohttp import StreamReader, hdrs
-from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion10, HttpVersion11
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp import StreamReader
+from aiohttp.http import HttpProcessingError, HttpVersion11
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.web_protocol import RequestHandler
 
 from fastllm_proxy import refusals
 from fastllm_proxy.errors import Refused
+from fastllm_proxy.heads import (
+    PIPELINED_REQUESTS,
+    READ_BUFFER_BYTES,
+    ConnectionLimits,
+    new_parser,
+    objection,
+    parser_limits,
+    refusal_of,
+    too_large,
+)
 
 if TYPE_CHECKING:
     from fastllm_proxy.accept import ProxyServer
@@ -37,26 +45,8 @@ if TYPE_CHECKING:
 
 Arrival = tuple[RawRequestMessage | Refused, StreamReader]
 
-READ_BUFFER_BYTES: Final = 64 * 1024
-PIPELINED_REQUESTS: Final = 32
 _END_OF_CHUNKS: Final = b"0\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """What a client may send as a head, and how long a connection waits for what. Seconds and bytes.
-
-    `keepalive_seconds` outlasts the idle timeouts of common load balancers (600 s at most), so that they
-    close first and no request meets a closing connection. `linger_…`: how long a client may go on sending
-    after the last answer, in all and without a byte."""
-
-    head_bytes: int = 32 * 1024
-    head_fields: int = 256
-    head_seconds: float = 10.0
-    keepalive_seconds: float = 620.0
-    discard_seconds: float = 5.0
-    linger_seconds: float = 30.0
-    linger_pause_seconds: float = 3.0
 
 
 class ClientConnection(RequestHandler):
@@ -85,7 +75,7 @@ class ClientConnection(RequestHandler):
             tcp_keepalive=False,  # set on the listening socket, which accepted ones inherit
             access_log=None,  # type: ignore[arg-type]  # aiohttp's own way of switching it off
             read_bufsize=READ_BUFFER_BYTES,
-            **_parser_limits(limits),
+            **parser_limits(limits),
         )
         self._server = server
         self._limits = limits
@@ -151,7 +141,7 @@ class ClientConnection(RequestHandler):
         self._end_head()
         for message, payload in messages:
             if may_be_large or message.chunked or message.version is not HttpVersion11:
-                refused = self._objection(message)
+                refused = objection(message, self._limits)
                 if refused is not None:
                     self._refuse(refused)
                     return
@@ -164,27 +154,12 @@ class ClientConnection(RequestHandler):
         if len(self._arrived) >= PIPELINED_REQUESTS and not self._buffer_paused:
             self._pause_reading_for_buffer()
 
-    def _objection(self, message: RawRequestMessage) -> Refused | None:
-        size = len(message.path) + sum([len(name) + len(value) + 4 for name, value in message.raw_headers])
-        if size > self._limits.head_bytes:
-            return self._too_large()
-        # llhttp also takes HTTP/0.9, chunks from HTTP/1.0, where others see no framing, and any list of
-        # codings that ends in `chunked`.
-        if message.version is not HttpVersion11 and (message.version is not HttpVersion10 or message.chunked):
-            return refusals.malformed()
-        if message.chunked and message.headers.get(hdrs.TRANSFER_ENCODING, "").lower() != "chunked":
-            return refusals.malformed()
-        return None
-
-    def _too_large(self) -> Refused:
-        return refusals.headers_too_large(self._limits.head_bytes, self._limits.head_fields)
-
     def _head_incomplete(self, data: bytes) -> None:
         if not self._head_bytes and not data.strip(b"\r\n"):
             return  # the stray line end that old clients send after a body
         self._head_bytes += len(data)
         if self._head_bytes > self._limits.head_bytes:
-            self._refuse(self._too_large())
+            self._refuse(too_large(self._limits))
         elif self._head_timer is None:
             self._head_timer = self._server.timers.after(self._limits.head_seconds, self._head_too_slow)
 
@@ -198,8 +173,7 @@ class ClientConnection(RequestHandler):
             self._head_timer = None
 
     def _malformed(self, error: HttpProcessingError) -> None:
-        too_large = isinstance(error, LineTooLong) or error.message == "Too many headers received"
-        refused = self._too_large() if too_large else refusals.malformed()
+        refused = refusal_of(error, self._limits)
         if self._incoming.is_eof():
             self._refuse(refused)
         else:  # in the middle of a body: whoever reads it is told, and answers
@@ -283,14 +257,7 @@ class ClientConnection(RequestHandler):
         clean = self._chunks_end == _END_OF_CHUNKS and not self._arrived
         self._chunks_end = b""
         if clean and self._parser is not None:
-            self._parser = HttpRequestParser(
-                self,
-                self._loop,
-                READ_BUFFER_BYTES,
-                payload_exception=RequestPayloadError,
-                max_msg_queue_size=PIPELINED_REQUESTS,
-                **_parser_limits(self._limits),
-            )
+            self._parser = new_parser(self, self._loop, self._limits)
         return clean
 
     def _restart_keepalive(self) -> None:
@@ -354,12 +321,3 @@ class ClientConnection(RequestHandler):
             self._linger_on()
         elif self.transport is not None:
             self.transport.abort()
-
-
-def _parser_limits(limits: ConnectionLimits) -> dict[str, Any]:
-    return {
-        "max_line_size": limits.head_bytes,
-        "max_field_size": limits.head_bytes,
-        "max_headers": limits.head_fields,
-        "auto_decompress": False,
-    }

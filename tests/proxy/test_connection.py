@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fastllm_proxy.accept import EdgeSettings
 from fastllm_proxy.body import RequestBody
-from fastllm_proxy.connection import ConnectionLimits
 from fastllm_proxy.exchange import Exchange
+from fastllm_proxy.heads import ConnectionLimits
 from tests.fakes.edge import AUTH, JSON, KEY, Client, Edge, eventually, get, post, running_edge
 
 HOST = b"Host: gateway\r\n"
