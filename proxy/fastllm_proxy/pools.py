@@ -29,14 +29,15 @@ class PoolFactory:
         return UpstreamPool(
             host=url.host,
             port=url.port,
-            tls=self._context(provider.ca) if url.scheme == "https" else None,
+            tls=self.context(provider.ca) if url.scheme == "https" else None,
             server_name=provider.server_name,
             addresses=self._addresses,
             timers=self._timers,
             buffer=self._buffer,
         )
 
-    def _context(self, authority: str | None) -> ssl.SSLContext:
+    def context(self, authority: str | None) -> ssl.SSLContext:
+        """TLS for providers whose own authority is this PEM text, if any; raises `ValueError`."""
         found = self._contexts.get(authority)
         if found is None:
             if len(self._contexts) >= MAX_CONTEXTS:

@@ -168,7 +168,7 @@ class UpstreamPool:
         problem: str | None = "the name has no address"
         allowed = []
         for family, address in endpoints:
-            refused = self._addresses.problem(str(address[0]))
+            refused = self._addresses.problem(str(address[0]), self._port)
             if refused is None:
                 allowed.append((family, address))
             else:

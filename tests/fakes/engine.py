@@ -162,9 +162,7 @@ class FakeEngine:
         )
 
     def _accept(self) -> EngineConnection:
-        connection = EngineConnection(self, len(self.connections))
-        self.connections.append(connection)
-        return connection
+        return EngineConnection(self, len(self.connections))
 
 
 def _refusal(status: int, message: str, code: str | None) -> Answer:

@@ -91,6 +91,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._engine.connections.append(self)  # only now: a TLS handshake that fails makes no connection
         self._transport.set_write_buffer_limits(0)  # writable: everything has left for the kernel
         if self._engine.accepting == "serve":
             self._task = asyncio.get_running_loop().create_task(self._serve())
