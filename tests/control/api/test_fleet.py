@@ -7,7 +7,7 @@ import msgspec
 from fastllm_control.services.fleet import describe
 from fastllm_shared.health import BackendView, Ejection, GateView, HealthReport, UsageCounters, encode_report
 from tests.fakes.control_plane import PROXY_TOKEN, ControlPlane
-from tests.fakes.usage import opened
+from tests.fakes.usage import opened, rows_of
 
 EJECTED = Ejection("probe", "timeout", 1_800_000_000.0)
 REPORT = HealthReport(
@@ -76,9 +76,8 @@ async def test_a_replica_as_promised(plane: ControlPlane) -> None:
 async def test_a_replica_that_has_the_newest_is_current_and_every_control_plane_says_so(
     plane: ControlPlane, database_url: str
 ) -> None:
-    published = await plane.services.publisher.newer_than(0, 5)
-    assert published is not None
-    newest = (await plane.call("GET", "/admin/fleet")).json["newest_snapshot_version"]
+    [(newest,)] = await rows_of(plane.services.database, "SELECT version FROM config")
+    assert await plane.services.publisher.newer_than(newest - 1, 5)
     await post(plane, msgspec.structs.replace(REPORT, snapshot_version=newest))
     async with opened(database_url) as another, another.read() as session:
         elsewhere = msgspec.json.encode(await describe(session, 5.0, 10.0))
