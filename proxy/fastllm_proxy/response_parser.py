@@ -133,7 +133,7 @@ class ResponseParser:
                 self._feed_heads(data)
                 return
             self._head_bytes = end + 4
-            if end > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES:
                 raise _too_long()
         try:
             self._http.feed_data(data)

@@ -7,9 +7,23 @@ operation each, and the loop is woken by one callback per tick, only while timer
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from math import ceil
+from typing import Protocol
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """What of an event loop is used here."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Handle: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> Handle: ...
 
 
 class Timer:
@@ -46,11 +60,11 @@ class TimerWheel:
 
     __slots__ = ("_buckets", "_handle", "_loop", "_seconds", "_tick", "next", "now")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tick_seconds: float = 0.1) -> None:
+    def __init__(self, loop: Loop, tick_seconds: float = 0.1) -> None:
         self._loop = loop
         self._seconds = tick_seconds
         self._buckets: dict[int, dict[Timer, None]] = {}
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: Handle | None = None
         self._tick = 0
         # Seconds on the loop's clock at the beginning and at the end of the present tick. They move only
         # while a timer is pending, and are plain attributes since every piece of a stream reads them.
