@@ -21,7 +21,7 @@ from fastllm_proxy.errors import BadResponse, ConnectionReset, Refused, Upstream
 from fastllm_proxy.mirror import Mirror
 from fastllm_proxy.outcomes import Answer, Failure, Outcomes, failure_of
 from fastllm_proxy.peek import Edit, ask_for_usage, rename, splice
-from fastllm_proxy.relay import Relay, RelayTimes
+from fastllm_proxy.relay import ErrorEvent, Relay, RelayTimes
 from fastllm_proxy.sse import EVENT_STREAM
 from fastllm_proxy.verdict import (
     REJECTED_COOL_SECONDS,
@@ -177,6 +177,8 @@ class Forwarder:
             failure = await self._take(exchange, backend, connection, answer, sent_at + patience)
             if failure is None and exchange.first_byte_at is not None:
                 self._traffic.first_byte(backend, exchange.first_byte_at - sent_at)
+        except ErrorEvent as error:
+            failure = Failure("answered", str(error), error.answer)
         except UpstreamError as error:
             self._traffic.failed(backend, error)
             failure = failure_of(error)

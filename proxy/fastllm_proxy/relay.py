@@ -19,6 +19,7 @@ import msgspec
 from fastllm_proxy.dialects import anthropic, openai
 from fastllm_proxy.errors import UpstreamError, UpstreamTimeout
 from fastllm_proxy.mirror import Mirror
+from fastllm_proxy.outcomes import Answer
 from fastllm_proxy.sse import UsageHider, event_end, fields
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ class RelayTimes(msgspec.Struct, frozen=True):
 
 
 class ErrorEvent(UpstreamError):
-    """The first event of a stream was an error. `held` is what came so far."""
+    """The first event of a stream was an error. `answer` is what came so far."""
 
-    def __init__(self, held: bytes) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__("the stream began with an error event")
-        self.held = held
+        self.answer = answer
 
 
 class Relay:
@@ -152,7 +153,7 @@ class Relay:
             if not data:
                 continue  # a comment, or nothing
             if self._dialect.is_error(name, data):
-                self._fail(ErrorEvent(held))
+                self._fail(ErrorEvent(Answer(self._head.status, self._headers, held)))
                 return False
             return True
         return False

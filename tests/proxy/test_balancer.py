@@ -97,7 +97,6 @@ def test_a_hot_backend_is_passed_over_and_taken_again_when_it_has_cooled() -> No
 def test_weights_share_out_keys_and_bear_load() -> None:
     among = members(2, weights=(3, 1))
     for policy in ("cache-affinity", "weighted"):
-        # type: ignore[arg-type]
         counts = Counter(choose(among, policy, turn(f"q{n}")).id for n in range(2000))
         assert 1400 < counts["backend-0"] < 1600
     among[0].backend.inflight = 3

@@ -18,10 +18,9 @@ ONE, TWO = target("one", live_backend(1)), target("two", live_backend(2))
 
 def chain(*targets: Target, **changes: Any) -> list[str]:
     made = exchange(*targets, **changes)
-    made.chain = None
-    route(made)
-    assert made.chain is not None
-    return [found.name for found in made.chain]
+    found = route(made)
+    assert made.chain is found
+    return [one.name for one in found]
 
 
 def test_one_target_is_the_chain() -> None:
