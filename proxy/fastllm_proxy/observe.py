@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -80,5 +80,6 @@ def _renderer(log_format: Literal["text", "json"]) -> Processor:
     return structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
 
 
-def _to_json(value: object, **_: object) -> str:
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+def _to_json(line: dict[str, Any], **_: object) -> str:
+    leading = {name: line.pop(name) for name in ("timestamp", "level", "event") if name in line}
+    return msgspec.json.encode(leading | line, enc_hook=repr).decode()
