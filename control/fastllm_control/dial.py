@@ -8,6 +8,7 @@ environment variable names a proxy.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Mapping
@@ -228,7 +229,8 @@ def _reason_of(error: Exception) -> str:
         getattr(error, "os_error", None), ConnectionRefusedError
     ):
         return "the connection is refused"
-    if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
+    broken = (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)
+    if isinstance(error, broken) or getattr(error, "errno", None) in (errno.ECONNRESET, errno.EPIPE):
         return "it closes the connection before the answer is complete"
     if isinstance(error, aiohttp.ClientResponseError):
         return "what answers does not speak HTTP"

@@ -92,7 +92,9 @@ class EngineConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._engine.connections.append(self)  # only now: a TLS handshake that fails makes no connection
-        self._transport.set_write_buffer_limits(0)  # writable: everything has left for the kernel
+        # Writable: everything has left for the kernel. Over TLS asyncio would never call 0 bytes below 0.
+        over_tls = self._transport.get_extra_info("ssl_object") is not None
+        self._transport.set_write_buffer_limits(high=1 if over_tls else 0, low=0)
         if self._engine.accepting == "serve":
             self._task = asyncio.get_running_loop().create_task(self._serve())
         elif self._engine.accepting == "stall":
