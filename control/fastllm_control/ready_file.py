@@ -80,7 +80,9 @@ def curl_line(proxy_url: str, api_key: str | None, model: str | None) -> str:
         authorization = authorization.replace("'", '"')
     if model is None:
         return f"curl -s {proxy_url}/v1/models {authorization}"
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}]})
+    body = json.dumps(
+        {"model": model, "max_tokens": 64, "messages": [{"role": "user", "content": "Say hello."}]}
+    )
     return (
         f"curl -s {proxy_url}/v1/chat/completions {authorization}"
         f" -H 'Content-Type: application/json' -d '{body}'"

@@ -96,6 +96,7 @@ class Up:
             await self._unless_stopped(self._supervisor.run())
         finally:
             await self._supervisor.stop()
+            remove_stale(self._ready_file)
         return 0
 
     def _listen_for_signals(self) -> None:
