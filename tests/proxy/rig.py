@@ -280,17 +280,17 @@ class Client:
 
     async def answer(self) -> Answered:
         status, headers = await self.head()
-        body = b""
+        pieces: list[bytes] = []
         try:
             if "content-length" in headers:
                 async with asyncio.timeout(10):
-                    body = await self.reader.readexactly(int(headers["content-length"]))
+                    pieces.append(await self.reader.readexactly(int(headers["content-length"])))
             else:
                 while piece := await self.piece():
-                    body += piece
+                    pieces.append(piece)
         except asyncio.IncompleteReadError as cut:
-            return Answered(status, headers, body + cut.partial, whole=False)
-        return Answered(status, headers, body, whole=True)
+            return Answered(status, headers, b"".join(pieces) + cut.partial, whole=False)
+        return Answered(status, headers, b"".join(pieces), whole=True)
 
     def close(self) -> None:
         self.writer.close()
