@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
+from typing import cast
 
 import uvloop
 
@@ -81,8 +82,7 @@ class Stream(asyncio.Protocol):
         self._idle = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._next()
 
     def _next(self) -> None:
