@@ -36,6 +36,7 @@ Pipeline = Callable[[Exchange, RequestBody], Awaitable[None]]
 """Serves one exchange, and answers through its `downstream` what its stages refuse."""
 
 REQUEST_ID: Final = istr("x-request-id")
+SETTLING_SECONDS: Final = 1.0
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch
 _UNLOGGED: Final = frozenset(("/livez", "/readyz", "/health", "/metrics"))
 
@@ -97,6 +98,8 @@ class ProxyServer(Server):
         """Serves one request to its end. Returns whether the connection may carry another."""
         target = message.path if message.path[:1] == "/" else _origin_form(message)
         path, mark, query = target.partition("?")
+        if "#" in query:  # a fragment is the client's own affair
+            query = query.partition("#")[0]
         endpoint = self._endpoints.get(path)
         body = RequestBody(connection, message, payload, self._settings.body, self._budget, self.timers)
         downstream = Downstream(
@@ -144,18 +147,22 @@ class ProxyServer(Server):
         self._reject(arrival, downstream, refused, None)
 
     async def finish(self, seconds: float) -> int:
-        """Closes idle connections, waits at most `seconds` for the busy ones, then cuts what is left. Returns
-        the number of requests that were cut."""
+        """Closes idle connections, waits at most `seconds` for the busy ones, then cuts what is left and
+        waits until it is settled. Returns the number of requests that were cut."""
         self.draining = True
         self.pre_shutdown()
-        if self.inflight and seconds > 0:
-            self._emptied = self._loop.create_future()
-            await asyncio.wait([self._emptied], timeout=seconds)
+        await self._wait_until_empty(seconds)
         cut = self.inflight
         for connection in self.connections:
             if connection.transport is not None:
                 connection.transport.abort()
+        await self._wait_until_empty(SETTLING_SECONDS)
         return cut
+
+    async def _wait_until_empty(self, seconds: float) -> None:
+        if self.inflight:
+            self._emptied = self._loop.create_future()
+            await asyncio.wait([self._emptied], timeout=seconds)
 
     def _request_id(self, message: RawRequestMessage) -> str:
         given = message.headers.get(REQUEST_ID)

@@ -10,6 +10,7 @@ State and who changes it:
     _incoming      the body that the parser is filling
     _head_bytes    size of a head that is not complete yet; `_head_timer` runs meanwhile
     _close         nothing is parsed any more; what has arrived is still served
+    _last          no further request is waited for; one that is under way is still read and served
     _discarding    the last answer is given; what still comes is thrown away until the client closes
 """
 
@@ -58,6 +59,7 @@ class ClientConnection(RequestHandler):
         "_head_bytes",
         "_head_timer",
         "_incoming",
+        "_last",
         "_limits",
         "_linger_timer",
         "_linger_until",
@@ -84,6 +86,7 @@ class ClientConnection(RequestHandler):
         self._chunks_end = b""
         self._head_bytes = 0
         self._head_timer: Timer | None = None
+        self._last = False
         self._discarding = False
         self._discarded = 0
         self._linger_timer: Timer | None = None
@@ -214,7 +217,8 @@ class ClientConnection(RequestHandler):
             if not usable or not await self._ready_again(arrival, payload):
                 break
             self._restart_keepalive()
-        self._finish()
+        if not self._force_close:
+            self.close_after_writing()
 
     async def _serve(self, arrival: RawRequestMessage | Refused, payload: StreamReader) -> bool:
         """Whether the connection may carry a further request."""
@@ -236,7 +240,7 @@ class ClientConnection(RequestHandler):
             return False
         if not isinstance(arrival, Refused) and arrival.chunked and not self._renew_parser():
             return False
-        return bool(self._arrived) or not self._close
+        return bool(self._arrived) or not (self._close or self._last)
 
     async def _discard(self, payload: StreamReader) -> bool:
         late = refusals.request_timeout("")
@@ -270,7 +274,9 @@ class ClientConnection(RequestHandler):
     @property
     def ending(self) -> bool:
         """Whether the answer that is given now is the connection's last."""
-        return self._server.draining or self._upgraded or (self._close and not self._arrived)
+        if self._server.draining or self._upgraded:
+            return True
+        return (self._close or self._last) and not self._arrived
 
     def write_continue(self) -> None:
         if self.transport is not None:
@@ -282,17 +288,10 @@ class ClientConnection(RequestHandler):
     # The end
 
     def close(self) -> None:
-        """Ends an idle connection now, a busy one after its answer."""
-        self._close = True
-        if self._waiter is not None and self.transport is not None:
-            self.transport.close()
-
-    def _finish(self) -> None:
-        if self.transport is None or self._discarding or self._force_close:
-            return
-        if self._close or not self._incoming.is_eof():
-            self.close_after_writing()
-        else:
+        """Ends an idle connection now, a busy one after its answer, one that has begun a request after
+        that."""
+        self._last = True
+        if self._waiter is not None and not self._head_bytes and self.transport is not None:
             self.transport.close()
 
     def close_after_writing(self) -> None:
@@ -300,7 +299,7 @@ class ClientConnection(RequestHandler):
         after a while: closing over bytes that it is still sending would reset the connection and take the
         answer with it."""
         transport = self.transport
-        if transport is None or self._discarding:
+        if transport is None or transport.is_closing() or self._discarding:
             return
         self._close = self._discarding = True
         if not transport.can_write_eof():  # TLS

@@ -105,6 +105,8 @@ async def test_the_query_is_handed_on_and_the_target_may_name_a_host() -> None:
     async with running_edge() as edge:
         answer = await edge.ask(post("/v1/messages?beta=true&a=%20", b"{}"))
         assert answer.json()["query"] == "?beta=true&a=%20"  # type: ignore[index]
+        answer = await edge.ask(post("/v1/messages?a=b#part", b"{}"))
+        assert answer.json()["query"] == "?a=b"  # type: ignore[index]
         answer = await edge.ask(post("http://elsewhere:99/v1/embeddings?x=1", b"{}"))
         assert answer.json()["endpoint"] == "/embeddings"  # type: ignore[index]
         assert answer.json()["query"] == "?x=1"  # type: ignore[index]
@@ -280,6 +282,40 @@ async def test_finishing_closes_the_idle_waits_for_the_busy_and_cuts_the_late() 
         assert edge.server.inflight == 0
         for client in (idle, quick, slow):
             client.raw.close()
+
+
+async def test_a_body_that_is_under_way_is_still_read_while_finishing() -> None:
+    async with running_edge() as edge, await edge.connect() as client, await edge.connect() as beginning:
+        request = post("/v1/embeddings", b"x" * 200_000)
+        await client.send(request[:100_000])
+        await beginning.send(request[:50])
+        await eventually(lambda: edge.server.inflight == 1)
+        finishing = asyncio.create_task(edge.server.finish(5))
+        await asyncio.sleep(0.02)
+        await beginning.send(request[50:])
+        await asyncio.sleep(0.02)
+        await client.send(request[100_000:])
+        for each in (client, beginning):
+            answer = await each.answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert await finishing == 0
+
+
+async def test_what_is_cut_is_settled_when_finishing_returns() -> None:
+    settled: list[str] = []
+
+    async def wait(exchange: Exchange, body: RequestBody) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            settled.append(exchange.request_id)
+
+    async with running_edge() as edge, await edge.connect() as client:
+        edge.handler = wait
+        await client.send(post("/v1/embeddings", b"{}"))
+        await eventually(lambda: edge.server.inflight == 1)
+        assert await edge.server.finish(0) == 1
+        assert len(settled) == 1
 
 
 async def test_finishing_returns_as_soon_as_all_is_done() -> None:

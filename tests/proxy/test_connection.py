@@ -309,6 +309,19 @@ async def test_connection_close_is_honoured(edge: Edge) -> None:
         assert await client.rest() == b""
 
 
+async def test_bytes_behind_the_last_request_do_not_take_the_answer_with_them(edge: Edge) -> None:
+    edge.server.draining = True
+    async with await edge.connect() as client:
+        await client.send(get("/livez"))
+        await eventually(lambda: edge.server.connections != [])
+        await asyncio.sleep(0.02)
+        await client.send(get("/livez") * 20)
+        await asyncio.sleep(0.02)
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert await client.rest() == b""
+
+
 async def test_line_ends_between_requests_are_nothing(edge: Edge) -> None:
     async with await edge.connect() as client:
         await client.send(b"\r\n\r\n" + get("/livez") + b"\r\n")
