@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from fastllm_control.demo import AdminApi, DemoError
@@ -26,9 +28,48 @@ QUICK = ("--config-poll", "1", "--health-interval", "1", "--shutdown-grace", "10
 PROMPT = [{"role": "user", "content": "Say hello."}]
 
 
+class FirstRun(msgspec.Struct, frozen=True):
+    """What there was to see of a first run that was ended by Ctrl-C."""
+
+    output: str
+    ready: dict[str, Any]
+    exit_code: int
+    ended_at: str
+    left: list[int]
+    ready_file_left: bool
+    control_log: str
+    postgres_log: str
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
-    with RunningUp(tmp_path_factory.mktemp("up") / "data", "--demo", "--proxies", "2", *QUICK) as up:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("up") / "data"
+
+
+@pytest.fixture(scope="module")
+def first_run(data_dir: Path) -> FirstRun:
+    """A run with one completion, then Ctrl-C."""
+    with RunningUp(data_dir, "--demo", *QUICK) as up:
+        ready = up.ready()
+        done = subprocess.run(["sh", "-c", ready["curl"]], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+        up.send(signal.SIGINT)
+        return FirstRun(
+            exit_code=up.wait(),
+            ended_at=datetime.datetime.now(datetime.UTC).isoformat(),
+            left=up.left(within_seconds=1),
+            output=up.output,
+            ready=ready,
+            ready_file_left=up.ready_file.exists(),
+            control_log=(data_dir / "logs" / "control.log").read_text(),
+            postgres_log=(data_dir / "logs" / "postgres.log").read_text(),
+        )
+
+
+@pytest.fixture(scope="module")
+def demo(data_dir: Path, first_run: FirstRun) -> Iterator[RunningUp]:
+    """The second run, on the first one's data."""
+    with RunningUp(data_dir, "--demo", "--proxies", "2", *QUICK) as up:
         up.ready()
         yield up
 
@@ -75,14 +116,37 @@ async def models(client: aiohttp.ClientSession, ready: dict[str, Any]) -> list[s
         return [one["id"] for one in (await answer.json())["data"]]
 
 
-def test_the_first_run_ends_in_login_key_and_curl(demo: RunningUp) -> None:
-    ready = demo.ready()
-    lines = demo.output.rstrip().splitlines()
-    assert lines[-1] == ready["curl"]
+def test_the_first_run_ends_in_login_key_and_a_curl_that_works(first_run: FirstRun) -> None:
+    lines = first_run.output.rstrip().splitlines()
+    assert lines[-1] == first_run.ready["curl"]
     tail = "\n".join(lines[-6:])
-    assert ready["control_url"] in tail
-    assert f"admin / {ready['admin']['password']}" in tail
-    assert ready["api_key"] in tail
+    assert first_run.ready["control_url"] in tail
+    assert f"admin / {first_run.ready['admin']['password']}" in tail
+    assert first_run.ready["api_key"] in tail
+
+
+def test_ctrl_c_ends_all_in_order_and_leaves_nothing(first_run: FirstRun) -> None:
+    assert first_run.exit_code == 0
+    assert first_run.left == []
+    assert not first_run.ready_file_left
+    assert "control plane ended" in first_run.control_log
+    assert "database system is shut down" in first_run.postgres_log
+
+
+async def test_the_next_run_finds_everything_and_prints_no_secret(
+    first_run: FirstRun, demo: RunningUp, client: aiohttp.ClientSession
+) -> None:
+    first, second = first_run.ready, demo.ready()
+    secrets = (first["admin"]["password"], first["api_key"], first["proxy_token"])
+    assert not [secret for secret in secrets if secret in demo.output]
+    assert str(demo.ready_file) in demo.output
+    assert (second["admin"], second["api_key"]) == (first["admin"], first["api_key"])
+    assert second["curl"].split(" -H ")[1:] == first["curl"].split(" -H ")[1:]
+    assert await models(client, second) == ["smollm2"]
+    async with admin(second) as api:
+        events = (await api.call("GET", "/admin/usage/events?limit=200", None))["rows"]
+        assert [row for row in events if row["at"] < first_run.ended_at], "usage of the first run"
+        assert len((await api.call("GET", "/admin/providers", None))["rows"]) == 1
 
 
 def test_the_ready_file_is_private_and_names_living_processes(demo: RunningUp) -> None:
@@ -111,11 +175,6 @@ def test_no_secret_stands_in_a_process_list(demo: RunningUp) -> None:
     shown = "\n".join(command_line(pid) for pid in demo.members())
     assert "--health-interval 1.0" in shown
     assert not [secret for secret in secrets if secret in shown]
-
-
-def test_the_printed_curl_gets_a_completion(demo: RunningUp) -> None:
-    done = subprocess.run(["sh", "-c", demo.ready()["curl"]], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
 async def test_completions_streamed_and_not_are_accounted_within_seconds(
@@ -188,35 +247,6 @@ def test_a_second_start_on_the_folder_is_refused_and_harms_nothing(demo: Running
         assert second.wait() == 1
         assert f"in use by another FastLLM (pid {demo.pid})" in second.output
     assert demo.ready_file.read_bytes() == before
-
-
-async def test_ctrl_c_ends_all_in_order_and_the_next_run_finds_everything(
-    tmp_path: Path, client: aiohttp.ClientSession
-) -> None:
-    with RunningUp(tmp_path / "data", "--demo", *QUICK) as up:
-        first = await asyncio.to_thread(up.ready)
-        await complete(client, first)
-        up.send(signal.SIGINT)
-        assert up.wait() == 0
-        assert up.left(within_seconds=1) == []
-        assert not up.ready_file.exists()
-    logs = {
-        name: (tmp_path / "data" / "logs" / f"{name}.log").read_text() for name in ("control", "postgres")
-    }
-    assert "control plane ended" in logs["control"]
-    assert "database system is shut down" in logs["postgres"]
-    with RunningUp(tmp_path / "data", "--demo", *QUICK) as up:
-        second = await asyncio.to_thread(up.ready)
-        secrets = (first["admin"]["password"], first["api_key"], first["proxy_token"])
-        assert not [secret for secret in secrets if secret in up.output]
-        assert (second["admin"], second["api_key"]) == (first["admin"], first["api_key"])
-        assert second["curl"].split("-H")[1] == first["curl"].split("-H")[1]
-        assert await models(client, second) == ["smollm2"]
-        await complete_in_the_end(client, second, second["proxy_url"])
-        async with admin(second) as api:
-            events = (await api.call("GET", "/admin/usage/events?limit=20", None))["rows"]
-            assert [row for row in events if row["completion_tokens"] == 4], "usage of the first run"
-            assert len((await api.call("GET", "/admin/providers", None))["rows"]) == 1
 
 
 async def test_a_killed_up_takes_everything_with_it_and_can_start_again(
