@@ -11,7 +11,7 @@ import msgspec
 
 from fastllm_control.errors import Invalid
 
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"(?:unknown|required) field `(?P<field>[^`]*)`")
 _MAX_MESSAGE = 300
 _MAX_QUERY_FIELDS = 100

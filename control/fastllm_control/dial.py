@@ -220,7 +220,7 @@ def _length(value: object) -> int | None:
 def _reason_of(error: Exception) -> str:
     """Why a dial failed, in words that hold no address and nothing that the provider sent."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted: name its CA in `ca`"
+        return "its certificate is not trusted: name its authority in `ca`, or its name in `server_name`"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name does not resolve"
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):

@@ -224,7 +224,8 @@ async def test_a_private_authority_is_trusted_where_it_is_named(tmp_path: Path) 
             Endpoint(engine.url, ca=authority.pem, server_name="other.test"),
         ):
             result = await DIALER.dial(endpoint)
-            assert result == DialResult(False, reason="its certificate is not trusted: name its CA in `ca`")
+            assert not result.reachable
+            assert (result.reason or "").startswith("its certificate is not trusted")
         plain = await DIALER.dial(Endpoint(engine.url.replace("https", "http")))
         assert not plain.reachable
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import io
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -104,6 +105,7 @@ class ControlPlane:
         *,
         settings: Mapping[str, Any] | None = None,
         operations: Sequence[Operation] | None = None,
+        admin: str = "root",
     ) -> AsyncIterator[ControlPlane]:
         log, clock = CapturedLog(), Clock()
         chosen = ControlSettings(
@@ -125,7 +127,7 @@ class ControlPlane:
             serving = asyncio.create_task(serve(build_app(services), services, listener))
             try:
                 await plane.ready(serving)
-                await plane._make_admin()
+                await plane._make_admin(admin)
                 yield plane
             finally:
                 await plane._http.close()
@@ -150,7 +152,8 @@ class ControlPlane:
             sent["authorization"] = f"Bearer {token or self.admin_key}"
         if cookie is not None:
             sent["cookie"] = f"fastllm_session={cookie}"
-        data = raw if raw is not None else None if body is None else msgspec.json.encode(body)
+        sent_body = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
+        data = io.BytesIO(sent_body) if sent_body else None
         url = URL(self.url + path, encoded=True)
         async with self._http.request(method, url, data=data, headers=sent, allow_redirects=False) as got:
             cookies = {name: morsel.value for name, morsel in got.cookies.items()}
@@ -203,10 +206,10 @@ class ControlPlane:
                     pass
                 await asyncio.sleep(0.01)
 
-    async def _make_admin(self) -> None:
+    async def _make_admin(self, name: str) -> None:
         hashed = await self.services.passwords.hash(PASSWORD)
         async with self.services.database.begin(COMMAND) as tx:
-            self.admin_key = await make_admin(tx, "root", hashed, self.clock.now())
+            self.admin_key = await make_admin(tx, name, hashed, self.clock.now())
 
 
 async def make_admin(tx: Transaction, name: str, password_hash: str, now: datetime.datetime) -> str:

@@ -52,7 +52,7 @@ async def owner_names(session: AsyncSession, providers: Sequence[Provider]) -> M
     if not ids:
         return {}
     found = await session.execute(select(Principal.id, Principal.name).where(Principal.id.in_(ids)))
-    return dict(found)
+    return {row.id: row.name for row in found}
 
 
 async def models_served(session: AsyncSession, provider_id: UUID) -> Sequence[str]:
@@ -70,9 +70,9 @@ async def models_served(session: AsyncSession, provider_id: UUID) -> Sequence[st
 async def upstream_models(session: AsyncSession, provider_id: UUID) -> Mapping[str, str]:
     """Upstream name → provider model, of what is registered there."""
     query = (
-        select(Backend.upstream_model, func.min(ProviderModel.name))
+        select(Backend.upstream_model, func.min(ProviderModel.name).label("name"))
         .join(ProviderModel, ProviderModel.id == Backend.provider_model_id)
         .where(Backend.provider_id == provider_id)
         .group_by(Backend.upstream_model)
     )
-    return dict(await session.execute(query))
+    return {row.upstream_model: row.name for row in await session.execute(query)}
