@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Awaitable, Callable, Sequence
 
 from fastllm_proxy.errors import ConnectFailed, UpstreamTimeout
 from fastllm_proxy.response_parser import ResponseHead
@@ -28,7 +29,11 @@ KEEPALIVE_PROBES = 3
 DEAD_AFTER_MILLISECONDS = 60_000
 """TCP_USER_TIMEOUT: 30 + 3 x 10 s, so that sent and received silence are given up alike."""
 
-_Endpoint = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
+Endpoint = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
+"""A resolved address as sockets take it; its first member is the IP address as text."""
+
+Resolve = Callable[[str, int], Awaitable[Sequence[Endpoint]]]
+"""Host and port to addresses, best first. Raises `OSError` or `UnicodeError` for what is no name."""
 
 
 class UpstreamPool:
@@ -48,6 +53,7 @@ class UpstreamPool:
         "_idle_seconds",
         "_loop",
         "_port",
+        "_resolve",
         "_server_name",
         "_sweeper",
         "_timers",
@@ -66,6 +72,7 @@ class UpstreamPool:
         idle_seconds: float = 4.0,
         connect_seconds: float = 5.0,
         buffer: memoryview | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         """Needs a running event loop. `server_name` is what the certificate must name, if not `host`;
         `idle_seconds` stays under the 5 s after which common engines close; `buffer` comes from
@@ -80,6 +87,7 @@ class UpstreamPool:
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
         self._buffer = buffer or read_buffer()
+        self._resolve = resolve or resolve_by_system
         self._idle: dict[UpstreamConnection, None] = {}
         self._sweeper: Timer | None = None
         self._closed = False
@@ -141,43 +149,37 @@ class UpstreamPool:
     # Connecting.
 
     async def _connect_any(self) -> UpstreamConnection:
-        """Tries each allowed address in turn; an unanswered one gets its share of the time."""
-        endpoints = self._allowed(await self._resolve())
+        """Tries each allowed address in turn; an unanswered one gets its share of the time that is left."""
         deadline = self._loop.time() + self._connect_seconds
-        for tried, endpoint in enumerate(endpoints):
-            share = (deadline - self._loop.time()) / (len(endpoints) - tried)
-            last = tried == len(endpoints) - 1
+        try:
+            found = await self._resolve(self._host, self._port)
+        except (OSError, UnicodeError) as error:
+            raise ConnectFailed("name", str(error)) from error
+        *others, last = self._allowed(found)
+        for tried, endpoint in enumerate(others):
+            share = (deadline - self._loop.time()) / (len(others) + 1 - tried)
             try:
-                async with asyncio.timeout(None if last else share):
+                async with asyncio.timeout(share):
                     return await self._dial(endpoint)
             except (ConnectFailed, TimeoutError):
-                if last:
-                    raise
-        raise AssertionError("no endpoint")  # `_allowed` raises rather than return none
+                continue
+        return await self._dial(last)
 
-    async def _resolve(self) -> list[_Endpoint]:
-        try:
-            found = await self._loop.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            )
-        except OSError as error:
-            raise ConnectFailed("name", str(error)) from error
-        return [(family, tuple(address)) for family, _, _, _, address in found]
-
-    def _allowed(self, endpoints: list[_Endpoint]) -> list[_Endpoint]:
-        problem: str | None = "the name has no address"
+    def _allowed(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """Those that may be dialled, at least one. Raises `ConnectFailed`."""
+        problem = "the name has no address"
         allowed = []
-        for family, address in endpoints:
-            refused = self._addresses.problem(str(address[0]), self._port)
+        for endpoint in endpoints:
+            refused = self._addresses.problem(str(endpoint[1][0]))
             if refused is None:
-                allowed.append((family, address))
+                allowed.append(endpoint)
             else:
                 problem = refused
         if not allowed:
-            raise ConnectFailed("address", str(problem))
+            raise ConnectFailed("address", problem)
         return allowed
 
-    async def _dial(self, endpoint: _Endpoint) -> UpstreamConnection:
+    async def _dial(self, endpoint: Endpoint) -> UpstreamConnection:
         """Dials the very address that was checked: nothing is resolved again."""
         family, address = endpoint
         dialled = socket.socket(family, socket.SOCK_STREAM)
@@ -193,12 +195,20 @@ class UpstreamPool:
             )
         except BaseException as error:
             dialled.close()
-            if isinstance(error, ssl.SSLError | ssl.CertificateError):
+            if isinstance(error, ssl.SSLError):
                 raise ConnectFailed("tls", str(error)) from error
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
                 raise ConnectFailed("refused", str(error)) from error
             raise
         return connection
+
+
+async def resolve_by_system(host: str, port: int) -> list[Endpoint]:
+    """What the system's resolver says, in its order."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+    )
+    return [(family, tuple(address)) for family, _, _, _, address in found]
 
 
 def read_buffer() -> memoryview:

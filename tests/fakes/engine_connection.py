@@ -127,6 +127,11 @@ class EngineConnection(asyncio.Protocol):
                 request.aborted_at = self.closed_at
                 request.settled.set()
 
+    def write(self, data: bytes) -> None:
+        """Sends bytes out of turn."""
+        self.written += len(data)
+        self._transport.write(data)
+
     def break_off(self, kind: FaultKind) -> None:
         """Ends the connection: `reset` by RST, `half_close` leaves the other direction open."""
         if kind == "reset":
@@ -184,8 +189,7 @@ class EngineConnection(asyncio.Protocol):
     async def _play(self, steps: list[Step], request: Received) -> bool:
         for step in steps:
             if isinstance(step, Send):
-                self.written += len(step.data)
-                self._transport.write(step.data)
+                self.write(step.data)
                 await self._writable.wait()
             elif isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)

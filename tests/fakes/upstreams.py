@@ -1,0 +1,105 @@
+"""What tests of the upstream client share: pools towards an engine, requests as bytes, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.upstream import UpstreamConnection, UpstreamPool
+from fastllm_shared.addresses import AddressPolicy
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+STREAM = b'{"model":"m","stream":true,"messages":[]}'
+
+
+def wheel() -> TimerWheel:
+    """A wheel with ticks of 5 ms."""
+    return TimerWheel(asyncio.get_running_loop(), 0.005)
+
+
+def pool_to(
+    port: int,
+    *,
+    host: str = "127.0.0.1",
+    timers: TimerWheel | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+    idle_seconds: float = 30.0,
+    connect_seconds: float = 5.0,
+) -> UpstreamPool:
+    return UpstreamPool(
+        host=host,
+        port=port,
+        tls=tls,
+        server_name=server_name,
+        addresses=AddressPolicy(),
+        timers=timers or wheel(),
+        idle_seconds=idle_seconds,
+        connect_seconds=connect_seconds,
+    )
+
+
+def request(length: int, *, method: str = "POST", path: str = CHAT) -> bytes:
+    """A request's head."""
+    return f"{method} {path} HTTP/1.1\r\nhost: engine\r\ncontent-length: {length}\r\n\r\n".encode()
+
+
+def ask(
+    connection: UpstreamConnection, body: bytes = BODY, *, method: str = "POST", path: str = CHAT
+) -> None:
+    connection.send(request(len(body), method=method, path=path), body)
+
+
+async def read_all(connection: UpstreamConnection, idle_seconds: float = 5.0) -> bytes:
+    body = b""
+    while piece := await connection.read(idle_seconds):
+        body += piece
+    return body
+
+
+def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, str]:
+    """A server's context with a certificate for these names and addresses, and the PEM text of it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    text = built.public_bytes(serialization.Encoding.PEM)
+    chain = folder / "server.pem"
+    chain.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + text
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain)
+    return context, text.decode()
+
+
+def _name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
