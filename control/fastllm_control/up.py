@@ -14,6 +14,7 @@ plane, engine, Postgres), at once on a second one, and by the kernel when this p
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import signal
 import sys
@@ -24,7 +25,6 @@ from typing import Any
 import uvloop
 
 from fastllm_control import demo, migrate
-from fastllm_control.app import utc_now
 from fastllm_control.children import Child, PostgresChild, Process, Supervisor
 from fastllm_control.config import DatabaseSettings, driver_url
 from fastllm_control.database import open_engine
@@ -140,8 +140,9 @@ class Up:
 
     async def _find_first_login(self) -> FirstLogin:
         engine = open_engine(DatabaseSettings(database_url=self._database_url))
+        now = datetime.datetime.now(datetime.UTC)
         try:
-            return await ensure_first_login(Database(engine), Passwords(), self._kept, utc_now())
+            return await ensure_first_login(Database(engine), Passwords(), self._kept, now)
         finally:
             await engine.dispose()
 
@@ -150,10 +151,10 @@ class Up:
         control = self._processes.control(self._database_url, self._encryption_key, self._proxy_token)
         self._control = control
         self._supervisor.add(control)
-        await readiness.answers(control, f"{addresses.control_url}/readyz")
         self._proxies = self._processes.proxies(self._proxy_token)
-        for proxy in self._proxies:
+        for proxy in self._proxies:  # at the same time: they ask until the control plane answers
             self._supervisor.add(proxy)
+        await readiness.answers(control, f"{addresses.control_url}/readyz")
         version = await self._register_demo(readiness)
         for proxy, url in zip(self._proxies, addresses.proxy_urls, strict=True):
             await readiness.answers(proxy, f"{url}/readyz")
