@@ -9,6 +9,7 @@ from typing import Any, Literal, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import FilteringBoundLogger, Processor
 
 import fastllm_shared
@@ -23,10 +24,13 @@ def make_log(stream: TextIO, kind: Literal["json", "text"] = "text", level: Leve
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Tracebacks without local variables: those hold credentials, and rendering them holds up the loop.
     if kind == "json":
-        processors += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        frames = ExceptionDictTransformer(show_locals=False)
+        processors += [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
     else:
-        processors += [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        plain = structlog.dev.plain_traceback
+        processors += [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
     log: Log = structlog.wrap_logger(
         structlog.PrintLogger(stream),
         processors=processors,
