@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from fastllm_proxy.dialects import anthropic, openai
+from fastllm_proxy.dialects.numbers import MAX_COUNT
 from fastllm_proxy.exchange import Dialect, TokenUsage
 from fastllm_proxy.mirror import Mirror
 
@@ -22,10 +23,37 @@ _MAX_CANDIDATES: Final = 64
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+
+
+class _PromptDetails(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: _Count | None = None
+
+
+class _CompletionDetails(msgspec.Struct, frozen=True, gc=False):
+    reasoning_tokens: _Count | None = None
+
+
+class _UsualUsage(msgspec.Struct, frozen=True):
+    """What most engines send. Whatever does not fit in here is read with more patience."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    prompt_cache_hit_tokens: None = None
+    cost: None = None
+
+
+class _UsualAnswer(msgspec.Struct, frozen=True):
+    usage: _UsualUsage
+
+
 class _Answer(msgspec.Struct, frozen=True):
     usage: dict[str, Any] | None = None
 
 
+_decode_usual_answer = msgspec.json.Decoder(_UsualAnswer).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
@@ -34,6 +62,8 @@ def read_usage(mirror: Mirror, dialect: Dialect) -> TokenUsage | None:
     module = _module(dialect)
     tail = mirror.tail()
     if mirror.whole and not mirror.event_stream:
+        if dialect == "openai" and (usual := _usual(tail)) is not None:
+            return usual
         figures = _top_level(tail)
         if figures is not None:
             return _interpret(module, figures)
@@ -55,6 +85,20 @@ def _module(dialect: Dialect) -> ModuleType:
 def _interpret(module: ModuleType, figures: dict[str, Any]) -> TokenUsage | None:
     usage: TokenUsage | None = module.usage(figures)
     return usage
+
+
+def _usual(text: bytes) -> TokenUsage | None:
+    try:
+        found = _decode_usual_answer(text).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    prompt, completion = found.prompt_tokens_details, found.completion_tokens_details
+    return TokenUsage(
+        found.prompt_tokens,
+        found.completion_tokens,
+        None if prompt is None else prompt.cached_tokens,
+        None if completion is None else completion.reasoning_tokens,
+    )
 
 
 def _top_level(text: bytes) -> dict[str, Any] | None:

@@ -251,7 +251,9 @@ class Forwarder:
         lines = passing_response_headers(head.headers, event_stream=event_stream)
         length = head.content_length
         if length is not None and length <= WHOLE_BYTES and not event_stream:
-            body = await _read_whole(connection, self._settings.relay.idle)
+            body = await connection.read(self._settings.relay.idle)
+            if len(body) != length:
+                body += await _read_rest(connection, self._settings.relay.idle)
             mirror = exchange.mirror = Mirror(event_stream=False)
             mirror.add(body)
             exchange.first_byte_at = time.monotonic()
@@ -284,13 +286,11 @@ class Forwarder:
         )
 
 
-async def _read_whole(connection: UpstreamConnection, idle_seconds: float) -> bytes:
-    body = await connection.read(idle_seconds)
-    pieces = [body]
-    while body:
-        body = await connection.read(idle_seconds)
-        pieces.append(body)
-    return pieces[0] if len(pieces) <= 2 else b"".join(pieces)
+async def _read_rest(connection: UpstreamConnection, idle_seconds: float) -> bytes:
+    pieces = []
+    while piece := await connection.read(idle_seconds):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 async def _read_error(connection: UpstreamConnection) -> bytes:

@@ -10,7 +10,7 @@ from fastllm_proxy.access_log import AccessRecord
 from fastllm_proxy.exchange import TokenUsage
 from fastllm_proxy.figures import read_usage
 from fastllm_proxy.metrics import OTHER
-from fastllm_shared.ids import uuid7_text
+from fastllm_shared.ids import IdSource
 from fastllm_shared.usage import CostSource, UsageEvent
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ class EventSink(Protocol):
 
 
 class Meter:
-    __slots__ = ("_access_log", "_metrics", "_outbox", "_replica")
+    __slots__ = ("_access_log", "_ids", "_metrics", "_outbox", "_replica")
 
     def __init__(self, *, replica: str, outbox: EventSink, metrics: Metrics, access_log: AccessLog) -> None:
         self._replica = replica
+        self._ids = IdSource()
         self._outbox = outbox
         self._metrics = metrics
         self._access_log = access_log
@@ -42,11 +43,13 @@ class Meter:
         ended_at = time.monotonic()
         duration = ended_at - exchange.accepted_at
         ttft = _ttft(exchange)
+        duration_ms = round(duration * 1000, 3)
+        ttft_ms = None if ttft is None else round(ttft * 1000, 3)
         usage = None
         if exchange.mirror is not None:
             usage = exchange.usage = read_usage(exchange.mirror, exchange.endpoint.dialect)
         if exchange.caller is not None and (exchange.chain is not None or exchange.refusal is not None):
-            self._outbox.put(self._event(exchange, usage, duration, ttft))
+            self._outbox.put(self._event(exchange, usage, duration_ms, ttft_ms))
         frontend = exchange.frontend
         backend = exchange.backend
         slot = self._metrics.slot(
@@ -56,17 +59,17 @@ class Meter:
         )
         overhead = None if exchange.sent_at is None else exchange.sent_at - exchange.accepted_at
         slot.observe(exchange.status, duration, ttft, overhead, _gap(exchange, usage, ended_at))
-        self._log(exchange, usage or _UNKNOWN, duration, ttft)
+        self._log(exchange, usage or _UNKNOWN, duration_ms, ttft_ms)
 
     def _event(
-        self, exchange: Exchange, usage: TokenUsage | None, duration: float, ttft: float | None
+        self, exchange: Exchange, usage: TokenUsage | None, duration_ms: float, ttft_ms: float | None
     ) -> UsageEvent:
         caller, backend, seen = exchange.caller, exchange.backend, exchange.peek
         assert caller is not None
         found = usage or _UNKNOWN
         cost, source = (None, None) if usage is None or backend is None else cost_of(usage, backend.model)
         return UsageEvent(
-            id=uuid7_text(),
+            id=self._ids.text(),
             at=exchange.accepted_unix,
             replica=self._replica,
             request_id=exchange.request_id,
@@ -93,11 +96,11 @@ class Meter:
             cost_source=source,
             stream=seen is not None and seen.stream,
             attempts=exchange.attempts,
-            ttft_ms=None if ttft is None else round(ttft * 1000, 3),
-            duration_ms=round(duration * 1000, 3),
+            ttft_ms=ttft_ms,
+            duration_ms=duration_ms,
         )
 
-    def _log(self, exchange: Exchange, usage: TokenUsage, duration: float, ttft: float | None) -> None:
+    def _log(self, exchange: Exchange, usage: TokenUsage, duration_ms: float, ttft_ms: float | None) -> None:
         caller, backend, frontend = exchange.caller, exchange.backend, exchange.frontend
         self._access_log.write(
             AccessRecord(
@@ -105,8 +108,8 @@ class Meter:
                 id=exchange.request_id,
                 endpoint=exchange.endpoint.label,
                 status=exchange.status,
-                duration_ms=round(duration * 1000, 3),
-                ttft_ms=None if ttft is None else round(ttft * 1000, 3),
+                duration_ms=duration_ms,
+                ttft_ms=ttft_ms,
                 stream=exchange.peek is not None and exchange.peek.stream,
                 attempts=exchange.attempts,
                 principal=None if caller is None else caller.principal.name,

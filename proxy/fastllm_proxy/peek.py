@@ -22,9 +22,6 @@ Edit = tuple[int, int, bytes]
 
 Body = bytes | bytearray
 
-JOINED_BYTES = 64 * 1024
-"""Up to this size a spliced body is joined into one piece: a copy is cheaper than further buffers."""
-
 _UNREPEATABLE = ("model", "stream", "stream_options")
 _ASK = b'{"include_usage":true}'
 _BOM = b"\xef\xbb\xbf"
@@ -124,7 +121,7 @@ def rename(seen: Peek, name: str) -> Edit:
 
 
 def splice(body: Body, edits: list[Edit]) -> list[bytes | bytearray | memoryview]:
-    """The body with its edits made, in pieces: one if it is small, else views of the body between them."""
+    """The body with its edits made, in pieces: the body itself between them is not copied."""
     if not edits:
         return [body]
     edits.sort()
@@ -136,7 +133,7 @@ def splice(body: Body, edits: list[Edit]) -> list[bytes | bytearray | memoryview
         pieces.append(replacement)
         position = end
     pieces.append(view[position:])
-    return [b"".join(pieces)] if len(body) <= JOINED_BYTES else pieces
+    return pieces
 
 
 def requested_tokens(seen: Peek) -> int | None:
