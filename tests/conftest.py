@@ -12,6 +12,8 @@ import pytest
 from fastllm_control.migrate import upgrade
 from fastllm_control.postgres import EmbeddedPostgres
 from tests.fakes.database import TestDatabases
+from tests.fakes.gateway import Gateway
+from tests.fakes.up import RunningUp
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +58,15 @@ def empty_database_url(databases: TestDatabases) -> Iterator[str]:
     name = databases.create()
     yield databases.url(name)
     databases.drop(name)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Real processes, two proxies, one start for a module: its tests share it, and each exposes models of its
+    own names."""
+    folder = tmp_path_factory.mktemp("gateway") / "data"
+    with RunningUp(folder, "--proxies", "2", "--config-poll", "1", "--health-report-interval", "1") as up:
+        up.ready()
+        yield Gateway(up)
+        up.members()
+    shutil.rmtree(folder)
