@@ -16,7 +16,7 @@ from fastllm_proxy.timers import Timer, TimerWheel
 from fastllm_proxy.upstream_connection import UpstreamConnection
 from fastllm_shared.addresses import AddressPolicy
 
-__all__ = ["ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer"]
+__all__ = ("ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer")
 
 READ_BYTES = 65_536
 """The most that one read brings, and so the most that a client who has just stalled may still be owed."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ssl
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -65,6 +67,22 @@ async def read_all(connection: UpstreamConnection, idle_seconds: float = 5.0) ->
     while piece := await connection.read(idle_seconds):
         body += piece
     return body
+
+
+async def read_by_pieces(connection: UpstreamConnection, idle_seconds: float = 5.0) -> bytes:
+    await connection.head(5)
+    return await read_all(connection, idle_seconds)
+
+
+async def read_by_pipe(connection: UpstreamConnection, idle_seconds: float = 5.0) -> bytes:
+    await connection.head(5)
+    pieces: list[bytes] = []
+    await connection.pipe(pieces.append, idle_seconds)
+    return b"".join(pieces)
+
+
+Reading = Callable[..., Awaitable[bytes]]
+both_ways = pytest.mark.parametrize("reading", [read_by_pieces, read_by_pipe])
 
 
 def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, str]:
