@@ -201,46 +201,44 @@ class ClientConnection(RequestHandler):
         cancelled when the client goes away."""
         while not self._force_close:
             if not self._arrived:
-                if self._close:
+                if self._close or self._last:
                     break
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
                 finally:
                     self._waiter = None
-            arrival, payload = self._arrived.popleft()
-            if self._parser is not None:
-                self._parser.message_consumed()
-            if self._buffer_paused and len(self._arrived) <= PIPELINED_REQUESTS // 2:
-                self._resume_reading_if_drained()
-            usable = await self._serve(arrival, payload)
-            if not usable or not await self._ready_again(arrival, payload):
+            arrival, payload = self._next()
+            if isinstance(arrival, Refused):
+                self._server.refuse(self, arrival)
+                break
+            self._request_in_progress = True
+            try:
+                usable = await self._server.serve(self, arrival, payload)
+            finally:
+                self._served()
+            # The rest of a body that nobody wanted is read away, if the next request is to follow.
+            if not usable or not (payload.is_eof() or await self._discard(payload)):
+                break
+            if arrival.chunked and not self._renew_parser():
                 break
             self._restart_keepalive()
         if not self._force_close:
             self.close_after_writing()
 
-    async def _serve(self, arrival: RawRequestMessage | Refused, payload: StreamReader) -> bool:
-        """Whether the connection may carry a further request."""
-        if isinstance(arrival, Refused):
-            self._server.refuse(self, arrival)
-            return False
-        self._request_in_progress = True
-        try:
-            return await self._server.serve(self, arrival, payload)
-        finally:
-            self._request_in_progress = False
-            self.on_resume = None
-            if self._handler_waiter is not None and not self._handler_waiter.done():
-                self._handler_waiter.set_result(None)
+    def _next(self) -> Arrival:
+        arrived = self._arrived.popleft()
+        if self._parser is not None:
+            self._parser.message_consumed()
+        if self._buffer_paused and len(self._arrived) <= PIPELINED_REQUESTS // 2:
+            self._resume_reading_if_drained()
+        return arrived
 
-    async def _ready_again(self, arrival: RawRequestMessage | Refused, payload: StreamReader) -> bool:
-        """Reads away the rest of a body that nobody wanted; false if the connection has to end."""
-        if not payload.is_eof() and not await self._discard(payload):
-            return False
-        if not isinstance(arrival, Refused) and arrival.chunked and not self._renew_parser():
-            return False
-        return bool(self._arrived) or not (self._close or self._last)
+    def _served(self) -> None:
+        self._request_in_progress = False
+        self.on_resume = None
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
 
     async def _discard(self, payload: StreamReader) -> bool:
         late = refusals.request_timeout("")
