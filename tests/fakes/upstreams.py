@@ -1,19 +1,12 @@
-"""What tests of the upstream client share: pools towards an engine, requests as bytes, certificates."""
+"""What tests of the upstream client share: pools towards an engine, requests as bytes, readers."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from fastllm_proxy.timers import TimerWheel
 from fastllm_proxy.upstream import UpstreamConnection, UpstreamPool
@@ -83,41 +76,3 @@ async def read_by_pipe(connection: UpstreamConnection, idle_seconds: float = 5.0
 
 Reading = Callable[..., Awaitable[bytes]]
 both_ways = pytest.mark.parametrize("reading", [read_by_pieces, read_by_pipe])
-
-
-def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, str]:
-    """A server's context with a certificate for these names and addresses, and the PEM text of it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    text = built.public_bytes(serialization.Encoding.PEM)
-    chain = folder / "server.pem"
-    chain.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + text
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(chain)
-    return context, text.decode()
-
-
-def _name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

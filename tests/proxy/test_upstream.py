@@ -11,8 +11,9 @@ import pytest
 from fastllm_proxy.errors import ConnectFailed, UpstreamTimeout
 from fastllm_proxy.upstream import Endpoint, UpstreamConnection, UpstreamPool
 from fastllm_shared.addresses import AddressPolicy
+from tests.fakes.certificates import Authority
 from tests.fakes.engine import FakeEngine
-from tests.fakes.upstreams import ask, certificate, pool_to, read_all, wheel
+from tests.fakes.upstreams import ask, pool_to, read_all, wheel
 
 
 @pytest.fixture
@@ -239,9 +240,9 @@ def trusting(pem: str | None) -> ssl.SSLContext:
 
 
 async def test_tls(tmp_path: Path) -> None:
-    server, pem = certificate(tmp_path, "127.0.0.1")
-    async with FakeEngine.start(tls=server) as engine:
-        pool = pool_to(engine.port, tls=trusting(pem))
+    authority = Authority(tmp_path)
+    async with FakeEngine.start(tls=authority.server_context("localhost")) as engine:
+        pool = pool_to(engine.port, host="localhost", tls=trusting(authority.pem))
         connection = await used(pool)
         connection.release()
         assert pool.take() is connection
@@ -251,21 +252,21 @@ async def test_tls(tmp_path: Path) -> None:
 
 
 async def test_tls_under_another_name(tmp_path: Path) -> None:
-    server, pem = certificate(tmp_path, "engine.internal")
-    async with FakeEngine.start(tls=server) as engine:
+    authority = Authority(tmp_path)
+    tls = trusting(authority.pem)
+    async with FakeEngine.start(tls=authority.server_context("engine.internal")) as engine:
         with pytest.raises(ConnectFailed) as caught:
-            await pool_to(engine.port, tls=trusting(pem)).connect()
+            await pool_to(engine.port, host="localhost", tls=tls).connect()
         assert caught.value.cause == "tls"
-        connection = await pool_to(engine.port, tls=trusting(pem), server_name="engine.internal").connect()
+        connection = await pool_to(engine.port, tls=tls, server_name="engine.internal").connect()
         await used(pool_to(engine.port), connection)
         connection.abort()
 
 
 async def test_tls_that_nobody_vouches_for(tmp_path: Path) -> None:
-    server, _ = certificate(tmp_path, "127.0.0.1")
-    async with FakeEngine.start(tls=server) as engine:
+    async with FakeEngine.start(tls=Authority(tmp_path).server_context("localhost")) as engine:
         with pytest.raises(ConnectFailed) as caught:
-            await pool_to(engine.port, tls=trusting(None)).connect()
+            await pool_to(engine.port, host="localhost", tls=trusting(None)).connect()
     assert caught.value.cause == "tls"
 
 
