@@ -5,6 +5,7 @@ Times named `…_at` are `time.monotonic()` seconds unless they say Unix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
     from fastllm_proxy.downstream import Downstream
+    from fastllm_proxy.limits import Reservation
     from fastllm_proxy.mirror import Mirror
     from fastllm_proxy.peek import Peek
     from fastllm_proxy.view import Caller, FrontendModel, Target, View
@@ -67,7 +69,9 @@ class Exchange:
         "policy",
         "query",
         "refusal",
+        "release_body",
         "request_id",
+        "reservation",
         "rule",
         "sent_at",
         "status",
@@ -104,8 +108,11 @@ class Exchange:
         # body, peek
         self.body: bytes | bytearray = b""
         self.peek: Peek | None = None
+        self.release_body: Callable[[], None] | None = None
         # authorise
         self.frontend: FrontendModel | None = None
+        # limits
+        self.reservation: Reservation | None = None
         # routing
         self.rule: int | None = None
         self.tag: str | None = None
@@ -127,3 +134,12 @@ class Exchange:
         # pipeline, when the answer is ours
         self.code: str | None = None
         self.refusal: Refusal | None = None
+
+    def forget_body(self) -> None:
+        """Lets the request's body go once no attempt will need it again: a stream may last for minutes, and
+        a thousand of them must not hold a thousand prompts."""
+        self.body = b""
+        if self.peek is not None:
+            self.peek = msgspec.structs.replace(self.peek, members={})
+        if self.release_body is not None:
+            self.release_body()

@@ -148,6 +148,7 @@ class Forwarder:
         """One try. `None`: the client has its answer."""
         exchange.attempts += 1
         exchange.backend = backend
+        exchange.mirror = None
         status: int | None = None
         connection: UpstreamConnection | None = None
         await self._gates.enter(backend, exchange)
@@ -172,6 +173,7 @@ class Forwarder:
                 connection = await backend.pool.connect()
                 connection.send(head, *body)
                 answer = await connection.head(patience)
+            body.clear()
             status = answer.status
             self._traffic.answered(backend, status)
             failure = await self._take(exchange, backend, connection, answer, sent_at + patience)
@@ -247,6 +249,7 @@ class Forwarder:
     ) -> None:
         """Relays an answer that is the client's. Raises `UpstreamError` while nothing has been written."""
         kind = header(head.headers, b"content-type") or b""
+        encoding = (header(head.headers, b"content-encoding") or b"").lower().removeprefix(b"identity")
         event_stream = kind[:17].lower() == EVENT_STREAM
         lines = passing_response_headers(head.headers, event_stream=event_stream)
         length = head.content_length
@@ -254,7 +257,7 @@ class Forwarder:
             body = await connection.read(self._settings.relay.idle)
             if len(body) != length:
                 body += await _read_rest(connection, self._settings.relay.idle)
-            mirror = exchange.mirror = Mirror(event_stream=False)
+            mirror = exchange.mirror = Mirror(event_stream=False, encoding=encoding)
             mirror.add(body)
             exchange.first_byte_at = time.monotonic()
             exchange.status = head.status
@@ -267,7 +270,8 @@ class Forwarder:
             connection,
             head,
             lines,
-            event_stream=event_stream and head.status == 200,
+            event_stream=event_stream and head.status == 200 and not encoding,
+            encoding=encoding,
             first_byte_seconds=max(first_byte_by - time.monotonic(), 0.0),
             timers=self._timers,
             times=self._settings.relay,

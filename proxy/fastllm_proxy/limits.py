@@ -30,6 +30,6 @@ class Limits:
     def __init__(self) -> None:
         self._free = Reservation()
 
-    def admit(self, exchange: Exchange) -> Reservation:  # noqa: ARG002 - the interface of what comes
-        """Reserves for one request. Will raise `Refused` 402 and 429."""
-        return self._free
+    def admit(self, exchange: Exchange) -> None:
+        """Reserves for one request: fills `reservation`. Will raise `Refused` 402 and 429."""
+        exchange.reservation = self._free

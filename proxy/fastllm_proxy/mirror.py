@@ -16,10 +16,12 @@ class Mirror:
     `whole` says whether nothing was dropped: then `tail` is the whole answer.
     """
 
-    __slots__ = ("_head", "_parts", "_size", "event_stream", "whole")
+    __slots__ = ("_head", "_parts", "_size", "encoding", "event_stream", "whole")
 
-    def __init__(self, *, event_stream: bool) -> None:
+    def __init__(self, *, event_stream: bool, encoding: bytes = b"") -> None:
+        """`encoding` is the answer's content coding, empty for none."""
         self.event_stream = event_stream
+        self.encoding = encoding
         self.whole = True
         self._head = b""
         self._parts: list[bytes | bytearray] = []

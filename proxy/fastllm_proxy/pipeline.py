@@ -63,20 +63,21 @@ class Pipeline:
             raise
         finally:
             self._meter.settle(exchange)
+            if exchange.reservation is not None:
+                exchange.reservation.settle(exchange.usage)
 
     async def _serve(self, exchange: Exchange, request_body: RequestBody) -> None:
         view = exchange.view
         caller = exchange.caller = authenticate(view, exchange.headers, exchange.accepted_unix)
         exchange.hops = count_hops(exchange.headers)
-        body = exchange.body = await request_body.read(self._max_body_bytes)
-        seen = exchange.peek = peek(body)
-        exchange.frontend = authorise(view, caller, seen.model)
-        reservation = self._limits.admit(exchange)
-        try:
-            route(exchange)
-            await self._forwarder.forward(exchange)
-        finally:
-            reservation.settle(exchange.usage)
+        # No name in this frame may hold on to the body: it is let go while a long answer is under way.
+        exchange.release_body = request_body.release
+        exchange.body = await request_body.read(self._max_body_bytes)
+        exchange.peek = peek(exchange.body)
+        exchange.frontend = authorise(view, caller, exchange.peek.model)
+        self._limits.admit(exchange)
+        route(exchange)
+        await self._forwarder.forward(exchange)
 
     def _refuse(self, exchange: Exchange, refused: Refused) -> None:
         exchange.status = refused.status

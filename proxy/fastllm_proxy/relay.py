@@ -77,6 +77,7 @@ class Relay:
         headers: bytes,
         *,
         event_stream: bool,
+        encoding: bytes,
         first_byte_seconds: float,
         timers: TimerWheel,
         times: RelayTimes,
@@ -92,7 +93,7 @@ class Relay:
         self._event_stream = event_stream
         self._timers = timers
         self._times = times
-        self._mirror = exchange.mirror = Mirror(event_stream=event_stream)
+        self._mirror = exchange.mirror = Mirror(event_stream=event_stream, encoding=encoding)
         self._hider = UsageHider() if event_stream and exchange.injected_usage else None
         self._held = b""
         self._scanned = 0
@@ -168,6 +169,7 @@ class Relay:
         if self._hider is not None and first:
             first = self._hider.feed(first)
         exchange.status = self._head.status
+        exchange.forget_body()
         self._downstream.start(self._head.status, self._headers, self._head.content_length, first)
         if self._downstream.paused:
             self._connection.pause()

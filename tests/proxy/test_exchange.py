@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from tests.proxy.parts import exchange
+from tests.proxy.rig import chat
 
 
 def test_nothing_is_known_before_a_stage_has_found_it_out() -> None:
@@ -18,3 +19,15 @@ def test_nothing_is_known_before_a_stage_has_found_it_out() -> None:
         "rule",
     ):
         assert getattr(fresh, unknown) is None
+
+
+def test_forgetting_the_body_keeps_what_is_still_asked_for() -> None:
+    released = []
+    made = exchange(body=chat(stream=True))
+    made.release_body = lambda: released.append(True)
+    made.forget_body()
+    made.forget_body()
+    assert made.body == b""
+    assert made.peek is not None
+    assert (made.peek.model, made.peek.stream, made.peek.members) == ("assistant", True, {})
+    assert released == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import time
 from collections.abc import AsyncIterator
@@ -239,8 +240,30 @@ async def test_a_compressed_answer_passes_unchanged(tmp_path: Path) -> None:
         assert got.headers["content-encoding"] == "gzip"
         assert int(got.headers["content-length"]) == len(got.body)
         assert engine.requests[0].header("accept-encoding") == "identity"
+        assert (await proxy.events.get()).prompt_tokens == 7
+
+
+async def test_a_compressed_stream_passes_at_once_and_unchanged(tmp_path: Path) -> None:
+    pieces = [gzip.compress(CONTENT), gzip.compress(DONE)]
+    answer = stream(*pieces, headers=(("content-encoding", "gzip"),), gap=0.5)
+    async with relayed(tmp_path, answer) as (proxy, _), streaming(proxy) as client:
+        started = time.monotonic()
+        _, headers = await client.head()
+        assert headers["content-encoding"] == "gzip"
+        assert await client.piece() == pieces[0]
+        assert time.monotonic() - started < 0.4
+        assert await client.piece() == pieces[1]
+
+
+async def test_a_body_is_let_go_while_its_answer_streams(tmp_path: Path) -> None:
+    async with relayed(tmp_path, stream(CONTENT, DONE, gap=0.3)) as (proxy, _):
+        client = await proxy.connect()
+        client.send(body=chat(stream=True, x="y" * 1_000_000))
+        await client.head()
+        assert proxy.server._budget.held == 0
+        client.close()
         event = await proxy.events.get()
-        assert (event.usage_reported, event.prompt_tokens) == (False, None)
+        assert (event.stream, event.model) == (True, "assistant")
 
 
 async def test_a_slow_client_holds_back_its_own_engine(tmp_path: Path) -> None:
