@@ -1,4 +1,4 @@
-.PHONY: run test check bench lock clean
+.PHONY: run test check bench lock docs clean
 
 run: ## Everything installed, everything started on the embedded database, a first request shown
 	@./run
@@ -23,6 +23,10 @@ lock: ## Pins every dependency again, by hash
 	@$(COMPILE) pyproject.toml --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt
 	@$(COMPILE) --no-deps --group demo --output-file requirements/demo.txt
 	@$(COMPILE) --group tools --output-file requirements/tools.txt
+
+docs: ## Writes docs/reference again, from the code
+	@requirements/setup.sh test
+	@.venv/bin/python -m tests.contract.reference
 
 clean: ## Removes what the other targets made, but no data
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
