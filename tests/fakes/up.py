@@ -17,14 +17,22 @@ from tests.fakes.process_table import family, wait_until_gone
 class RunningUp:
     """One run on `data_dir`, on free ports. The block's end kills whatever a test has left of it."""
 
-    def __init__(self, data_dir: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        python: str = sys.executable,
+        uid: int | None = None,
+        gid: int | None = None,
+    ) -> None:
         self.data_dir = data_dir
         self.ready_file = data_dir / "ready.json"
         self._out = data_dir.with_name(data_dir.name + ".out")
         ports = [
             flag for name in ("--port", "--control-port") if name not in arguments for flag in (name, "0")
         ]
-        command = [sys.executable, "-P", "-m", "fastllm_control", "up", "--data-dir", str(data_dir)]
+        command = [python, "-P", "-m", "fastllm_control", "up", "--data-dir", str(data_dir)]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FASTLLM_")}
         with self._out.open("wb") as out:
             self._process = subprocess.Popen(
@@ -34,6 +42,9 @@ class RunningUp:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                user=uid,
+                group=gid,
+                extra_groups=None if uid is None else [],
             )
         self.pid = self._process.pid
         self._seen: set[int] = {self.pid}

