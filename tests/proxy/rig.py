@@ -314,7 +314,9 @@ async def gateway(
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
     every entry of their kind, `changes` the snapshot."""
     made = Gateway(folder, settings or ForwardSettings())
-    entries = [provider(n, engine.url, **(providers or {})) for n, engine in enumerate(engines, 1)]
+    entries = [
+        provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)
+    ]
     numbered = [backend(n, **(backends or {})) for n in range(1, len(engines) + 1)]
     made.store.accept(snapshot(entries, numbered, **changes))
     listener = await asyncio.get_running_loop().create_server(made.server, "127.0.0.1", 0)

@@ -323,3 +323,19 @@ async def test_a_client_that_goes_while_the_writer_is_blocked(tmp_path: Path) ->
             await request.connection.closed.wait()
         assert (await proxy.events.get()).status == 499
         assert proxy.inflight == 0
+
+
+async def test_a_client_that_goes_while_its_backend_is_being_connected_to(tmp_path: Path) -> None:
+    async with FakeEngine.start() as engine:
+        engine.accepting = "stall"  # accepts, but never answers the TLS handshake
+        secure = {"api_base": engine.url.replace("http:", "https:")}
+        async with gateway(tmp_path, engine, providers=secure) as proxy, streaming(proxy) as client:
+            async with asyncio.timeout(5):
+                while not engine.connections:  # noqa: ASYNC110 - the engine tells nobody of a bare connection
+                    await asyncio.sleep(0.01)
+            client.writer.transport.abort()
+            async with asyncio.timeout(1):
+                await engine.connections[0].closed.wait()
+            event = await proxy.events.get()
+            assert (event.status, event.attempts, event.usage_reported) == (499, 1, False)
+            assert proxy.inflight == 0
