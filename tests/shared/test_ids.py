@@ -45,8 +45,8 @@ def test_every_random_bit_of_an_id_takes_both_values() -> None:
 @pytest.mark.parametrize(
     ("text", "shaped"),
     [
-        (uuid7_text(_clock), True),
-        (uuid7_text(_clock).upper(), True),
+        ("01a22df0-09cb-74e5-be28-dc2c9f5de861", True),
+        ("01A22DF0-09CB-74E5-BE28-DC2C9F5DE861", True),
         ("01a22df0-09cb-74e5-be28-dc2c9f5de86", False),
         ("01a22df009cb74e5be28dc2c9f5de861", False),
         ("assistant", False),
