@@ -23,9 +23,11 @@ The path of one request, in the order of the modules that it passes
  7. routing       rules and targets → chain
  8. balancer      backends of a target in the order in which they should be tried
  9. gate          flow control per backend (empty so far: always open)
-10. forward       attempts: connect, send, await the head; failover before the first byte
-11. relay         bytes onward, back-pressure, the hidden usage event, death of either side
-12. meter         usage from head and tail, cost, the usage event
+10. forward       attempts: connect, send, await the head; failover before the first byte. Its parts: `attempts` (who
+                  is next), `verdict` (what a status means), `outcomes` (which attempt decides), `wire` (headers),
+                  `traffic` (what attempts say about a backend; empty so far)
+11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
+12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the usage event
     pipeline      holds the stages together, and alone knows their order
 
 Beside it: `subscribe` (polls snapshots), `snapshots` (store and swap), `health` (probes), `engine` (scrapes, empty
