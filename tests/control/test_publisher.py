@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-import pytest
 from sqlalchemy import text
 
 from fastllm_control.access import Actor
@@ -27,13 +26,6 @@ from tests.fakes.log import CapturedLog
 ACTOR = Actor(name="tests", via="command")
 RING = Keyring.parse("ab" * 32)
 NEVER = 3600.0
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = open_engine(DatabaseSettings(database_url=database_url))
-    yield Database(engine)
-    await engine.dispose()
 
 
 async def add_principal(database: Database, name: str) -> int:
