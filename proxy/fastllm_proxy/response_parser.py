@@ -94,6 +94,7 @@ class ResponseParser:
         if self._bodyless:
             self._http = httptools.HttpResponseParser(self)  # the old one still waits for that body
         self._bodyless = bodyless
+        self.pieces.clear()  # what nobody has read of the response before must not turn up in this one
         self._headers: list[tuple[bytes, bytes]] = []
         self._length: int | None = None
         self._chunked = False

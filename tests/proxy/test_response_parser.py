@@ -112,6 +112,15 @@ def test_any_byte_beyond_the_end_ends_the_reuse(wire: bytes, stray: bytes, toget
         assert found == body
 
 
+def test_a_body_that_was_not_taken_is_gone() -> None:
+    parser = ResponseParser()
+    parser.begin()
+    parser.feed(TWO)
+    parser.begin()
+    parser.feed(TWO)
+    assert parser.take() == b"hi"
+
+
 def test_headers_as_they_are_handed_on() -> None:
     parser, _ = parsed(OK + b"X-A:  one  \r\nx-a: two\t\r\nX-B: \xe9\r\nContent-Length: 2\r\n\r\nhi")
     assert parser.head is not None

@@ -59,6 +59,21 @@ async def test_released_after_a_whole_answer_it_carries_another(
     assert len(engine.requests) == 3
 
 
+async def test_what_was_left_unread_does_not_turn_up_in_the_next_answer(
+    engine: FakeEngine, pool: UpstreamPool
+) -> None:
+    engine.script(CHAT, Answer(body=b"somebody else's"), Answer(body=b"mine"))
+    connection = await pool.connect()
+    ask(connection)
+    await connection.head(5)
+    await asyncio.sleep(0.02)
+    connection.release()
+    assert pool.take() is connection
+    ask(connection)
+    assert await read_by_pieces(connection) == b"mine"
+    connection.abort()
+
+
 NOT_KEPT = {
     "connection: close": Answer(close=True),
     "garbage": Answer(trailing=b"garbage"),
