@@ -199,9 +199,9 @@ class EngineConnection(asyncio.Protocol):
                 request.settled.set()
             else:
                 await self._writable.wait()
+                # Goes on reading, for that is how the peer's closing is noticed.
+                self._transport.resume_reading()
                 if step.kind == "stall":
-                    # Must go on reading, for that is how the peer's closing is noticed.
-                    self._transport.resume_reading()
                     await asyncio.Event().wait()
                 request.settled.set()
                 self.break_off(step.kind)
