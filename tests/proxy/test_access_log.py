@@ -5,7 +5,7 @@ import os
 import msgspec
 import pytest
 
-from fastllm_proxy.access_log import FLUSH_BYTES, AccessLog, AccessRecord, text_line
+from fastllm_proxy.access_log import FLUSH_BYTES, KEPT_PARTIES, AccessLog, AccessRecord, TextLines
 from fastllm_proxy.sink import LineSink
 
 RECORD = AccessRecord(
@@ -66,11 +66,23 @@ def test_json_lines_hold_what_is_known_and_nothing_else() -> None:
 
 
 def test_text_lines() -> None:
-    assert text_line(RECORD).decode() == (
+    lines = TextLines()
+    assert lines.line(RECORD).decode() == (
         "2026-11-30T00:53:20.250Z 200 /chat/completions 812.3ms id=req-1 ttft=42.1ms stream"
         ' principal="team a" key_prefix=sk-abcdefgh model=assistant provider_model=qwen backend=b-1'
         " attempts=1 prompt_tokens=10 completion_tokens=0\n"
     )
+    bare = AccessRecord(at=1_796_000_001.0, id="q", endpoint="other", status=404, duration_ms=0.0, code="x y")
+    assert lines.line(bare).decode() == (
+        '2026-11-30T00:53:21.000Z 404 other 0.0ms id=q attempts=0 code="x y"\n'
+    )
+
+
+def test_text_lines_of_many_parties() -> None:
+    lines = TextLines()
+    for number in range(KEPT_PARTIES + 10):
+        record = msgspec.structs.replace(RECORD, principal=f"team-{number}")
+        assert f" principal=team-{number} key_prefix=".encode() in lines.line(record)
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
