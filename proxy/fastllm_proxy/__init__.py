@@ -4,9 +4,9 @@ Words
 -----
 replica     this process
 snapshot    the configuration as the control plane published it (`fastllm_shared.snapshot`)
-view        the snapshot turned into the indexes that requests are served from (`view`); immutable, swapped whole
+view        the snapshot as indexes that requests are served from (`view`); immutable, swapped whole
 caller      one API key with its principal, as the view knows it
-backend     the live object behind one backend entry: pool, in-flight count, health; survives a swap (`backends`)
+backend     the live object behind a backend entry: pool, in-flight count, health; survives a swap (`backends`)
 chain       the ordered targets, and of each the ordered backends, that one request may try
 attempt     one try of one backend
 exchange    one request's facts (`exchange`)
@@ -23,17 +23,18 @@ The path of one request, in the order of the modules that it passes
  7. routing       rules and targets → chain
  8. balancer      backends of a target in the order in which they should be tried
  9. gate          flow control per backend (empty so far: always open)
-10. forward       attempts: connect, send, await the head; failover before the first byte. Its parts: `attempts` (who
-                  is next), `verdict` (what a status means), `outcomes` (which attempt decides), `wire` (headers),
-                  `traffic` (what attempts say about a backend; empty so far)
+10. forward       attempts: connect, send, await the head; failover before the first byte. Its parts:
+                  `attempts` (who is next), `verdict` (what a status means), `outcomes` (which attempt
+                  decides), `wire` (headers), `traffic` (what attempts say about a backend; empty so far)
 11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
-12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the usage event
+12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the event
     pipeline      holds the stages together, and alone knows their order
 
 Beside it
 ---------
-`process` (signals, sockets, exit code), `app` (the composition root), `config`, `drain`; the supervised `loops`:
-`subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with `probe`,
-`engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and swap), `pools`;
-what is seen: `status`, `metrics` with `exposition`, `access_log` and `observe` with `sink`; and `errors`.
+`process` (signals, sockets, exit code), `app` (the composition root), `config`, `drain`; the supervised
+`loops`: `subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with
+`probe`, `engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and
+swap), `pools`; what is seen: `status`, `metrics` with `exposition`, `access_log` and `observe` with `sink`;
+and `errors`.
 """

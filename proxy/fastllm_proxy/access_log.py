@@ -21,9 +21,9 @@ PARTIES = ("principal", "key_prefix", "model", "provider_model", "backend")
 class AccessRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What is logged of one request. `at` is Unix seconds at accept; `None` is unknown or absent.
 
-    `id` is the request id, in safe characters; `endpoint` is its label. `model` is the frontend model as asked
-    for if it is configured, else absent: a name that is not configured is the client's text. `backend` is the
-    id of the last one tried. `code` is the error code of an answer of our own.
+    `id` is the request id, in safe characters; `endpoint` is its label. `model` is the frontend model as
+    asked for if it is configured, else absent: a name that is not configured is the client's text. `backend`
+    is the id of the last one tried. `code` is the error code of an answer of our own.
     """
 
     at: float
