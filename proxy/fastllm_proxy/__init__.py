@@ -6,7 +6,7 @@ replica     this process
 snapshot    the configuration as the control plane published it (`fastllm_shared.snapshot`)
 view        the snapshot as indexes that requests are served from (`view`); immutable, swapped whole
 caller      one API key with its principal, as the view knows it
-backend     the live object behind a backend entry: pool, in-flight count, health; survives a swap (`backends`)
+backend     the live object behind an entry: pool, in-flight count, health; outlives a swap (`backends`)
 chain       the ordered targets, and of each the ordered backends, that one request may try
 attempt     one try of one backend
 exchange    one request's facts (`exchange`)

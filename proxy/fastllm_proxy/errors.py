@@ -17,7 +17,7 @@ from typing import Literal
 from fastllm_shared.health import EjectionReason
 
 
-class Refused(Exception): 
+class Refused(Exception):
     """The one exception that stages raise to end a request with an answer of ours."""
 
     def __init__(
