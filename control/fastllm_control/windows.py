@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 Window = Literal["daily", "weekly", "monthly"]
 
-_DAYS: dict[Window, int] = {"daily": 1, "weekly": 7}
+_DAYS: dict[Window, int] = {"daily": 1, "weekly": 7, "monthly": 31}
 
 
 def zone_of(name: str) -> datetime.tzinfo:
@@ -44,8 +44,8 @@ def _rolling(
     now: datetime.datetime, window: Window, first: datetime.datetime
 ) -> tuple[datetime.datetime, datetime.datetime]:
     elapsed = max(0, (now - first).days)
-    # A guess that is never too high by more than one, corrected against real windows.
-    count = elapsed // 31 if window == "monthly" else max(0, elapsed // _DAYS[window] - 1)
+    # A guess that is never too high, since a window with a day of 25 hours in it is longer than its days.
+    count = max(0, elapsed // _DAYS[window] - 1)
     while _utc(_after(first, window, count + 1)) <= now:
         count += 1
     return _utc(_after(first, window, count)), _utc(_after(first, window, count + 1))
@@ -53,12 +53,14 @@ def _rolling(
 
 def _after(first: datetime.datetime, window: Window, count: int) -> datetime.datetime:
     """`count` windows later by the zone's own calendar, so that days of 23 and 25 hours are days."""
+    if count == 0:  # arithmetic would forget which of two equal wall times it is
+        return first
     if window != "monthly":
         return first + datetime.timedelta(days=_DAYS[window] * count)
     months = first.year * 12 + first.month - 1 + count
     year, month = divmod(months, 12)
     last = calendar.monthrange(year, month + 1)[1]
-    return first.replace(year=year, month=month + 1, day=min(first.day, last))
+    return first.replace(year=year, month=month + 1, day=min(first.day, last), fold=0)
 
 
 def _utc(moment: datetime.datetime) -> datetime.datetime:

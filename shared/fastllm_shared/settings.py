@@ -84,7 +84,9 @@ def load(kind: type[T], program: str, arguments: Sequence[str], environ: Mapping
     for setting in declared:
         source, text = _find(setting, flags, environ, problems)
         if text is None:
-            if setting.default is msgspec.NODEFAULT and not any(source in p for p in problems):
+            if setting.default is msgspec.NODEFAULT and not any(
+                p.startswith(f"{source}: ") for p in problems
+            ):
                 problems.append(f"{source}: required, but not set")
             continue
         try:
@@ -116,7 +118,9 @@ def _find(
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{source}: cannot read {path}: {error}")
             return source, None
-    return setting.flag or setting.variable, environ.get(setting.variable) or None
+    if text := environ.get(setting.variable):
+        return setting.variable, text
+    return setting.flag or setting.variable, None
 
 
 def _parser(program: str, kind: type[msgspec.Struct], declared: Sequence[Setting]) -> argparse.ArgumentParser:

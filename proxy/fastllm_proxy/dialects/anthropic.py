@@ -11,7 +11,7 @@ from fastllm_proxy.dialects.numbers import count, micros
 from fastllm_proxy.dialects.openai import is_error
 from fastllm_proxy.exchange import TokenUsage
 
-__all__ = ["error_event", "is_error", "usage"]
+__all__ = ("error_event", "is_error", "usage")
 
 
 def usage(figures: Mapping[str, Any]) -> TokenUsage | None:
