@@ -6,6 +6,7 @@ several templates fit, the one with the most fixed text wins, so `%2F` keeps suc
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _LLM_PATH = re.compile(
     rb"/+(?:v1(?:/.*)?|(?:chat/)?completions|embeddings|messages|responses|models(?:/.*)?|rerank|score)/?"
 )
 _LONGEST_PATH = 8192
+BODY_SECONDS = 60.0
 
 
 def build_routes(operations: Sequence[Operation], services: Services) -> list[BaseRoute]:
@@ -156,10 +158,14 @@ async def _read_body(
     if declared.isdigit() and int(declared) > limit:
         raise too_large
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise too_large
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise Invalid("body_incomplete", f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
     if decoder is not None:
         return decoding.decode_body(decoder, bytes(body))
     if bytes(body).strip() not in (b"", b"{}"):
