@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -113,9 +114,7 @@ class LoginThrottle:
         subjects = self._subjects(name, address)
         wait = max(self._wait_of(subject) for subject in subjects)
         if wait > 0:
-            raise TooMany(
-                "too_many_attempts", "too many login attempts: wait a little", max(1, round(wait + 0.5))
-            )
+            raise TooMany("too_many_attempts", "too many login attempts: wait a little", math.ceil(wait))
         now = self._clock()
         for subject in (("name", name), ("address", address)):
             past = self._failures.pop(subject, None)

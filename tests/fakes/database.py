@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 
+from sqlalchemy import text
+
 from fastllm_control.postgres import EmbeddedPostgres
 from fastllm_control.postgres_data import DATABASE, ROLE
+from fastllm_control.transaction import Database
 
 
 class TestDatabases:
@@ -54,3 +58,17 @@ class TestDatabases:
         if done.returncode != 0:
             raise RuntimeError(f"{statement}: {done.stderr}")
         return done.stdout.strip()
+
+
+async def blocked(database: Database, count: int = 1) -> None:
+    """Wait until so many transactions of this database wait for a lock."""
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with asyncio.timeout(10), database.engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        while True:
+            if (await connection.execute(query)).scalar_one() >= count:
+                return
+            await asyncio.sleep(0.005)
