@@ -161,7 +161,7 @@ def _kinds(schema: dict[str, Any]) -> set[str]:
     if "anyOf" in schema:
         return set().union(*(_kinds(option) for option in schema["anyOf"]))
     if "enum" in schema:
-        return {"string"}
+        return {"boolean" if isinstance(value, bool) else "string" for value in schema["enum"]}
     kind = schema.get("type")
     if kind is None:
         return set(_VALUES)
