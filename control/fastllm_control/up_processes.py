@@ -69,6 +69,7 @@ class Processes:
 
     def control(self, database_url: str, encryption_key: str, proxy_token: str) -> Process:
         flags = ["--host", self._settings.control_host, "--port", str(self._addresses.control_port)]
+        flags += ["--own-ports", ",".join(map(str, self._addresses.proxy_ports))]
         secrets = {
             "FASTLLM_DATABASE_URL": database_url,
             "FASTLLM_ENCRYPTION_KEY": encryption_key,

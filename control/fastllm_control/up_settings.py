@@ -17,7 +17,7 @@ from msgspec import Meta
 from fastllm_shared.command import Plane, declared_settings
 from fastllm_shared.settings import SECRET, Setting, load, settings_of
 
-DECIDED = frozenset({"host", "port", "control_url", "workers", "tls_cert", "tls_key"})
+DECIDED = frozenset({"host", "port", "own_ports", "control_url", "workers", "tls_cert", "tls_key"})
 """Settings of the processes that `up` decides from its own."""
 
 _SECRET: dict[str, Any] = {SECRET: True}
