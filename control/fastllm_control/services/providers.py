@@ -215,7 +215,7 @@ def canonical(api_base: str) -> str:
 def _check_certificates(pem: str) -> None:
     try:
         ssl.create_default_context(cadata=pem)
-    except (ssl.SSLError, ValueError):
+    except (ssl.SSLError, ValueError, TypeError):  # TypeError: not ASCII
         raise Invalid("invalid_value", "must be one or more certificates as PEM", "ca") from None
 
 
