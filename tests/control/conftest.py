@@ -9,6 +9,7 @@ import pytest
 from fastllm_control.config import DatabaseSettings
 from fastllm_control.database import open_engine
 from fastllm_control.transaction import Database
+from tests.fakes.access import Access
 from tests.fakes.configuration import Stock
 from tests.fakes.control_plane import ControlPlane
 
@@ -32,3 +33,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 def stock(database: Database) -> Stock:
     """Puts configuration into `database`."""
     return Stock(database)
+
+
+@pytest.fixture
+def access(database: Database) -> Access:
+    """Puts principals, roles and keys into `database`."""
+    return Access(database)

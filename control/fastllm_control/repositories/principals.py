@@ -35,6 +35,18 @@ async def by_name(session: AsyncSession, name: str) -> Principal | None:
     return (await session.execute(select(Principal).where(Principal.name == name))).scalar_one_or_none()
 
 
+async def unchanged(session: AsyncSession, principal_id: UUID) -> Principal | None:
+    """The principal, held as it is until the transaction ends; others may hold it so too."""
+    query = select(Principal).where(Principal.id == principal_id).with_for_update(read=True)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+async def lock(session: AsyncSession, principal_id: UUID) -> None:
+    """One change at a time of what hangs on the principal, also where there is no row of it yet."""
+    query = select(Principal.id).where(Principal.id == principal_id)
+    await session.execute(query.with_for_update(key_share=True))
+
+
 async def page(
     session: AsyncSession, *, after: UUID | None, limit: int, kind: str | None = None
 ) -> Sequence[Row[Principal, list[str]]]:

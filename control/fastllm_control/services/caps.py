@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fastllm_control.errors import Invalid, NotFound
-from fastllm_control.repositories import caps
+from fastllm_control.repositories import caps, principals
 from fastllm_control.services.principals import require
 from fastllm_control.tables.access import Budget, Limit
 from fastllm_control.transaction import Change, Transaction
@@ -33,6 +33,7 @@ class BudgetTerms(msgspec.Struct, frozen=True):
 async def set_limits(tx: Transaction, reference: str, wanted: LimitsEntry) -> None:
     """Replaces all three. Nothing set is no limit at all, and no row."""
     holder = await require(tx, reference)
+    await principals.lock(tx.session, holder.id)
     row = await caps.limit_of(tx.session, holder.id, lock=True)
     changes = _changes(row, wanted, LIMIT_FIELDS)
     if not changes:
@@ -48,7 +49,7 @@ async def set_limits(tx: Transaction, reference: str, wanted: LimitsEntry) -> No
 
 
 async def set_budget(tx: Transaction, reference: str, wanted: BudgetTerms, now: datetime.datetime) -> Budget:
-    """Replaces caps and window, and keeps what was used. Raises `Invalid`."""
+    """Replaces caps and window, and keeps what was used in a window that still runs. Raises `Invalid`."""
     if wanted.tokens_total is None and wanted.cost_total_micros is None:
         raise Invalid("no_cap", "a budget caps tokens_total, cost_total_micros or both", "tokens_total")
     try:
@@ -61,8 +62,11 @@ async def set_budget(tx: Transaction, reference: str, wanted: BudgetTerms, now: 
     except (OverflowError, ValueError):
         raise Invalid("invalid_value", "this instant is out of range", "starts_at") from None
     holder = await require(tx, reference)
+    await principals.lock(tx.session, holder.id)
     row = await caps.budget_of(tx.session, holder.id, lock=True)
     changes = _changes(row, wanted, BUDGET_FIELDS)
+    if row is not None and row.window_end <= now:
+        row.tokens_used = row.cost_used_micros = 0
     row = row or Budget(id=uuid7(), principal_id=holder.id, tokens_used=0, cost_used_micros=0)
     tx.session.add(row)
     _assign(row, wanted, BUDGET_FIELDS)
@@ -118,4 +122,5 @@ def _assign(row: object, wanted: msgspec.Struct, fields: tuple[str, ...]) -> Non
 
 
 def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime.datetime) else value
+    # In UTC, so that one instant written with two offsets is no change.
+    return value.astimezone(datetime.UTC).isoformat() if isinstance(value, datetime.datetime) else value

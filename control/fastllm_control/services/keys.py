@@ -67,7 +67,7 @@ async def rotate(tx: Transaction, key_id: UUID, grace_seconds: int, now: datetim
     holder = await require(tx, str(old.principal_id))
     scope: Scope = "admin" if old.scope == "admin" else "invoke"
     await _refuse_more_than_held(tx, holder, scope)
-    expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+    expires_at = _lasting_as_long(old, now)
     made = _add(tx, holder, old.name, scope, expires_at)
     until = now + datetime.timedelta(seconds=grace_seconds)
     before = old.expires_at
@@ -91,6 +91,15 @@ async def revoke(tx: Transaction, key_id: UUID, now: datetime.datetime) -> None:
         row.disabled = True
         tx.audit("key.revoke", "key", row.id, row.name, {"disabled": Change(False, True)})
         tx.content_changed()
+
+
+def _lasting_as_long(old: ApiKey, now: datetime.datetime) -> datetime.datetime | None:
+    if old.expires_at is None:
+        return None
+    try:
+        return now + (old.expires_at - old.created_at)
+    except OverflowError:  # beyond the year 9999, which somebody wrote for "never"
+        return old.expires_at
 
 
 def _add(

@@ -50,16 +50,24 @@ async def log_in(door: Door, actor: Actor, name: str, password: str, now: dateti
         stored = None if found is None else found.password_hash
     right = await door.passwords.verify(stored, password)
     if found is None or not right:
-        raise Unauthenticated("wrong_login", "the name or the password is wrong")
+        raise _wrong()
     door.throttle.succeeded(name, actor.address)
     as_principal = msgspec.structs.replace(actor, name=name, via="session", principal_id=found.id)
     async with door.database.begin(as_principal) as tx:
         return await _open(tx, found, door.lifetime, now)
 
 
+def _wrong() -> Unauthenticated:
+    return Unauthenticated("wrong_login", "the name or the password is wrong")
+
+
 async def _open(
-    tx: Transaction, principal: Principal, lifetime: datetime.timedelta, now: datetime.datetime
+    tx: Transaction, verified: Principal, lifetime: datetime.timedelta, now: datetime.datetime
 ) -> Login:
+    # A new password ends all sessions: one of the old password must not be opened just after that.
+    principal = await principals.unchanged(tx.session, verified.id)
+    if principal is None or principal.password_hash != verified.password_hash:
+        raise _wrong()
     await sessions.forget_expired(tx.session, now)
     token = new_token()
     row = Session(
