@@ -3,7 +3,7 @@
     Refused                   an answer of our own: status, code, message, param, extra headers
     UpstreamError             an attempt that failed (never reaches a client as such; `forward` decides)
     ├── ConnectFailed         no connection: refused, timeout, name, tls, address not allowed
-    ├── ConnectionReset       the backend closed or reset it; `sent` says whether the request had left
+    ├── ConnectionReset       the backend closed or reset it; `received` counts what had come of its answer
     ├── BadResponse           what came is not a response we accept
     └── UpstreamTimeout       no first byte, no head, or a pause longer than allowed
 
