@@ -12,7 +12,7 @@ import msgspec
 from fastllm_control.errors import Invalid
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
-_NAMED = re.compile(r"(?:unknown|required) field `(?P<field>[^`]*)`")
+_NAMED = re.compile(r"(?:unknown|required) field `(?P<field>.*)`", re.DOTALL)
 _MAX_MESSAGE = 300
 _MAX_QUERY_FIELDS = 100
 
