@@ -23,7 +23,8 @@ CHANNEL = "fastllm_config"
 _NEXT_VERSION = text(
     # The row lock makes versions follow commit order; Postgres's clock is the one clock of all replicas;
     # `greatest` moves a restored backup forward again.
-    "UPDATE config SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+    "UPDATE config SET"
+    " version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
     " RETURNING version"
 )
 
