@@ -36,7 +36,7 @@ async def permissions(session: AsyncSession, role_ids: Sequence[UUID]) -> dict[U
         .order_by(RolePermission.verb, RolePermission.resource)
     )
     found: dict[UUID, list[Permission]] = {role_id: [] for role_id in role_ids}
-    for role_id, verb, resource in (await session.execute(query)):
+    for role_id, verb, resource in await session.execute(query):
         found[role_id].append(Permission(verb, resource))  # type: ignore[arg-type]  # of the closed list
     return found
 
