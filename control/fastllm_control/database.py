@@ -7,19 +7,27 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from fastllm_control.config import DatabaseSettings, driver_url
 
 CONNECT_SECONDS = 5.0
-COMMAND_SECONDS = 30.0
-POOL_WAIT_SECONDS = 5.0
 
 
-def open_engine(settings: DatabaseSettings) -> AsyncEngine:
-    """An engine that connects on first use. Waiting for a connection or for an answer has an end, so that
-    a database that hangs is a 503 and not a pile of waiting requests."""
-    options: dict[str, Any] = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS}
+class Patience(msgspec.Struct, frozen=True):
+    """How long is waited for a connection to open, for an answer, and for a free connection; seconds."""
+
+    connect: float = CONNECT_SECONDS
+    command: float = 30.0
+    pool: float = 5.0
+
+
+def open_engine(settings: DatabaseSettings, patience: Patience | None = None) -> AsyncEngine:
+    """An engine that connects on first use. All waiting has an end, so that a database that hangs is a 503
+    and not a pile of waiting requests."""
+    wait = patience or Patience()
+    options: dict[str, Any] = {"timeout": wait.connect, "command_timeout": wait.command}
     if settings.pgbouncer:
         # Behind transaction pooling the next statement may reach a server connection that never saw the
         # preparation: nothing is cached, and names never collide.
@@ -32,7 +40,7 @@ def open_engine(settings: DatabaseSettings) -> AsyncEngine:
         driver_url(settings.database_url),
         pool_size=settings.database_pool_size,
         max_overflow=0,
-        pool_timeout=POOL_WAIT_SECONDS,
+        pool_timeout=wait.pool,
         pool_pre_ping=True,
         connect_args=options,
         hide_parameters=True,
