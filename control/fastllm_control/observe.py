@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
@@ -10,12 +11,15 @@ from typing import Any, Literal, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from structlog.tracebacks import ExceptionDictTransformer
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 import fastllm_shared
 
 Log = FilteringBoundLogger
 Level = Literal["debug", "info", "warning", "error"]
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def make_log(stream: TextIO, kind: Literal["json", "text"] = "text", level: Level = "info") -> Log:
@@ -30,6 +34,7 @@ def make_log(stream: TextIO, kind: Literal["json", "text"] = "text", level: Leve
         processors += [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
     else:
         plain = structlog.dev.plain_traceback
+        processors.append(_one_line)
         processors += [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
     log: Log = structlog.wrap_logger(
         structlog.PrintLogger(stream),
@@ -38,6 +43,14 @@ def make_log(stream: TextIO, kind: Literal["json", "text"] = "text", level: Leve
         cache_logger_on_first_use=False,
     )
     return log
+
+
+def _one_line(_: object, __: str, event: EventDict) -> EventDict:
+    """Callers choose paths and names: none of them may start a line or speak to the reader's terminal."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+    return event
 
 
 class Bridge(logging.Handler):
@@ -51,7 +64,16 @@ class Bridge(logging.Handler):
         facts: dict[str, Any] = {"logger": record.name}
         if record.exc_info:
             facts["exc_info"] = record.exc_info
-        self._log.log(record.levelno, record.getMessage(), **facts)
+        try:
+            message = record.getMessage()
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+        ):  # its arguments do not fit it: no reason to fail where it stands
+            message = str(record.msg)
+        # Only the standard levels have a name in structlog.
+        self._log.log(min(record.levelno // 10 * 10, logging.CRITICAL), message, **facts)
 
 
 @contextmanager
@@ -91,6 +113,8 @@ class Metrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the template, never the path asked for."""
+        if method not in _METHODS:  # anybody may send any word, and each would be kept for ever
+            method = "(other)"
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(method, route).observe(seconds)
 
