@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sqlalchemy.exc import SQLAlchemyError
 
 import fastllm_shared
+from fastllm_control.database import DatabaseUnreachable
 from fastllm_control.errors import ApiError
 from fastllm_control.migrate import SchemaMismatch
 from fastllm_shared.settings import SettingsError
@@ -57,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail("\n".join(f"fastllm {name}: {problem}" for problem in error.problems), USAGE)
     except SchemaMismatch as error:
         return _fail(f"fastllm {name}: {error}", error.exit_code)
-    except ApiError as error:
-        return _fail(f"fastllm {name}: {error.message}", 1)
+    except (ApiError, DatabaseUnreachable) as error:
+        return _fail(f"fastllm {name}: {error}", 1)
     except (OSError, SQLAlchemyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return _fail(f"fastllm {name}: {reason}", 1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from fastllm_control.config import DatabaseSettings, driver_url
 
@@ -21,6 +23,10 @@ class Patience(msgspec.Struct, frozen=True):
     connect: float = CONNECT_SECONDS
     command: float = 30.0
     pool: float = 5.0
+
+
+class DatabaseUnreachable(Exception):
+    """The database could not be opened; the message says which one, why, and what to check."""
 
 
 def open_engine(settings: DatabaseSettings, patience: Patience | None = None) -> AsyncEngine:
@@ -45,6 +51,25 @@ def open_engine(settings: DatabaseSettings, patience: Patience | None = None) ->
         connect_args=options,
         hide_parameters=True,
     )
+
+
+@asynccontextmanager
+async def reached(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection, or `DatabaseUnreachable` that a person at a terminal can act on. Only for commands and
+    the start of a process: within requests a failure is a 503."""
+    try:
+        connection = await engine.connect()
+    except (OSError, DBAPIError) as error:
+        url = engine.url
+        cause = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else error
+        reason = str(cause) or type(cause).__name__
+        where = f"{url.host}:{url.port or 5432}/{url.database}"
+        raise DatabaseUnreachable(
+            f"cannot open the database at {where} as {url.username}: {reason.splitlines()[0]}:"
+            " check that it runs, and FASTLLM_DATABASE_URL"
+        ) from error
+    async with connection:
+        yield connection
 
 
 def listener_for(settings: DatabaseSettings) -> Callable[[], Awaitable[asyncpg.Connection[Any]]]:

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from fastllm_control.database import reached
+
 _LOCK = 0x66617374_6C6C6D01
 """Key of the advisory lock under which one program migrates while the others wait."""
 
@@ -35,7 +37,8 @@ class SchemaTooNew(SchemaMismatch):
 def upgrade(url: str) -> None:
     """Migrate the database at `url` (`postgresql+asyncpg://…`) to this program's newest revision.
 
-    Runs an event loop of its own: from a coroutine, call it in a thread. Raises `SchemaTooNew`.
+    Runs an event loop of its own: from a coroutine, call it in a thread. Raises `SchemaTooNew`,
+    `DatabaseUnreachable`.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_upgrade(url))
@@ -62,7 +65,7 @@ def newest_revision() -> str:
 async def _upgrade(url: str) -> None:
     engine = create_async_engine(url, poolclass=NullPool)
     try:
-        async with engine.begin() as connection:
+        async with reached(engine) as connection, connection.begin():
             # Of the transaction, not of the session: it cannot be left behind, and it survives a PgBouncer.
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             await connection.run_sync(_run_migrations)

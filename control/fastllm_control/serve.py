@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,16 +18,28 @@ import fastllm_shared
 from fastllm_control import migrate
 from fastllm_control.app import Services, build_app, build_services
 from fastllm_control.config import ControlSettings
+from fastllm_control.database import reached
 from fastllm_control.observe import Log, bridged, make_log
-from fastllm_shared.settings import load
+from fastllm_shared.settings import SettingsError, load
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Serve until SIGTERM or SIGINT. Raises `SettingsError`, `SchemaMismatch`, `OSError`."""
     settings = load(ControlSettings, "fastllm control", arguments, environ)
+    _check_certificate(settings)
     log = make_log(sys.stderr, settings.log_format, settings.log_level)
     with bridged(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, log))
+
+
+def _check_certificate(settings: ControlSettings) -> None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        message = f"--tls-cert, --tls-key: no certificate with its key in these files: {error}"
+        raise SettingsError([message]) from error
 
 
 async def _serve(settings: ControlSettings, log: Log) -> int:
@@ -34,7 +47,7 @@ async def _serve(settings: ControlSettings, log: Log) -> int:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, services.stopping.set)
-    async with services.database.engine.connect() as connection:
+    async with reached(services.database.engine) as connection:
         await migrate.check(connection)
     with listen(settings.host, settings.port) as listener:
         address = url_of(listener, settings.serves_tls)
@@ -60,6 +73,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # From here on clients wait in the queue, and are not refused, while the rest starts.
+        listener.listen(100)
         listener.setblocking(False)
     except OSError as error:
         listener.close()

@@ -12,7 +12,7 @@ import uvloop
 from fastllm_control import migrate
 from fastllm_control.access import Actor
 from fastllm_control.config import DatabaseSettings
-from fastllm_control.database import open_engine
+from fastllm_control.database import open_engine, reached
 from fastllm_control.transaction import Database, Transaction
 from fastllm_shared.ids import uuid7_text
 
@@ -28,7 +28,7 @@ def transact(settings: DatabaseSettings, work: Callable[[Transaction], Awaitable
 async def _transact(settings: DatabaseSettings, work: Callable[[Transaction], Awaitable[T]]) -> T:
     engine = open_engine(settings)
     try:
-        async with engine.connect() as connection:
+        async with reached(engine) as connection:
             await migrate.check(connection)
         async with Database(engine).begin(command_actor()) as tx:
             return await work(tx)
