@@ -68,8 +68,10 @@ async def reached(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             f"cannot open the database at {where} as {url.username}: {reason.splitlines()[0]}:"
             " check that it runs, and FASTLLM_DATABASE_URL"
         ) from error
-    async with connection:
+    try:
         yield connection
+    finally:
+        await connection.close()
 
 
 def listener_for(settings: DatabaseSettings) -> Callable[[], Awaitable[asyncpg.Connection[Any]]]:
