@@ -28,7 +28,7 @@ async def raised(database: Database, *statements: str, **values: Any) -> ApiErro
     """The refusal that running the statements amounts to."""
     with pytest.raises((SQLAlchemyError, OSError)) as failure:
         await run(database, statements, values)
-    return refusal_of(failure.value) if isinstance(failure.value, Exception) else None
+    return refusal_of(failure.value)
 
 
 @pytest.mark.parametrize(
