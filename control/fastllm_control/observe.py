@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO
@@ -14,11 +13,11 @@ from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 import fastllm_shared
+from fastllm_shared.log_lines import message_of, one_line
 
 Log = FilteringBoundLogger
 Level = Literal["debug", "info", "warning", "error"]
 
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -49,7 +48,7 @@ def _one_line(_: object, __: str, event: EventDict) -> EventDict:
     """Callers choose paths and names: none of them may start a line or speak to the reader's terminal."""
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+            event[name] = one_line(value)
     return event
 
 
@@ -64,16 +63,8 @@ class Bridge(logging.Handler):
         facts: dict[str, Any] = {"logger": record.name}
         if record.exc_info:
             facts["exc_info"] = record.exc_info
-        try:
-            message = record.getMessage()
-        except (
-            TypeError,
-            ValueError,
-            KeyError,
-        ):  # its arguments do not fit it: no reason to fail where it stands
-            message = str(record.msg)
         # Only the standard levels have a name in structlog.
-        self._log.log(min(record.levelno // 10 * 10, logging.CRITICAL), message, **facts)
+        self._log.log(min(record.levelno // 10 * 10, logging.CRITICAL), message_of(record), **facts)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def run(settings: ProxySettings) -> int:
     """Serves until a signal; returns the exit code: 0 after a drain, 1 if it could not serve."""
     out, err = LineSink(1), LineSink(2)
     log = make_log(err, settings.log_format)
-    capture_libraries(err, settings.log_format)
+    capture_libraries(log)
     try:
         if missing := missing_extensions():
             log.error("compiled extensions are missing, reinstall from wheels", missing=missing)

@@ -84,7 +84,7 @@ def test_debug_is_not_written(sink: Collected) -> None:
 def test_libraries_speak_through_the_same_sink(
     sink: Collected, root_logger: logging.Logger, log_format: str
 ) -> None:
-    capture_libraries(sink, "json" if log_format == "json" else "text")
+    capture_libraries(make_log(sink, "json" if log_format == "json" else "text"))
     logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=failure())
     logging.getLogger("aiohttp.server").info("chatter")
     assert "Task exception was never retrieved" in sink.text
@@ -95,6 +95,25 @@ def test_libraries_speak_through_the_same_sink(
 
 
 async def test_what_asyncio_complains_of_is_told(sink: Collected, root_logger: logging.Logger) -> None:
-    capture_libraries(sink, "json")
+    capture_libraries(make_log(sink, "json"))
     asyncio.get_running_loop().call_exception_handler({"message": "a callback failed"})
     assert "a callback failed" in sink.text
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_library_neither_forges_a_line_nor_fails_over_its_own_arguments(
+    sink: Collected, root_logger: logging.Logger, log_format: str
+) -> None:
+    capture_libraries(make_log(sink, "json" if log_format == "json" else "text"))
+    logging.getLogger("aiohttp").warning("refused %s", "a\n2026 [error] forged")
+    logging.getLogger("aiohttp").warning("%d bytes", "many")
+    logging.getLogger("aiohttp").log(35, "an odd level")
+    assert sink.text.count("\n") == 3
+    assert "%d bytes" in sink.text
+    assert "an odd level" in sink.text
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_half_a_character_is_written_escaped(sink: Collected, log_format: str) -> None:
+    make_log(sink, "json" if log_format == "json" else "text").info("told", detail="\udc80")
+    assert "udc80" in sink.text
