@@ -37,7 +37,7 @@ def facts_of(scope: Scope, trusted: Sequence[Network]) -> Facts:
     headers = Headers(scope=scope)
     given = headers.get("x-request-id", "")
     request_id = given if _REQUEST_ID.fullmatch(given) else uuid7_text()
-    peer = (scope.get("client") or ("", 0))[0]
+    peer = _plain((scope.get("client") or ("", 0))[0])
     secure = scope.get("scheme") == "https"
     host = headers.get("host", "")
     if not _is_trusted(peer, trusted):
@@ -83,14 +83,26 @@ def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
     return any(parsed in network for network in trusted)
 
 
+def _plain(address: str) -> str:
+    """One form of an address: a socket that takes both families has IPv4 peers as `::ffff:10.0.0.1`, which
+    lie in no IPv4 network. What is no address stays as it is."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
+
+
 def _client_behind(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
     hops = [hop.strip() for line in forwarded for hop in line.split(",")]
     client = peer
     for hop in reversed(hops):
         try:
-            client = str(ipaddress.ip_address(hop))
+            ipaddress.ip_address(hop)
         except ValueError:
             return client
+        client = _plain(hop)
         if not _is_trusted(client, trusted):
             return client
     return client

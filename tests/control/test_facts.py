@@ -105,3 +105,17 @@ def test_default_ports_may_be_left_out() -> None:
     refuse_other_sites(Headers({"origin": "https://gate.example"}), with_port)
     with pytest.raises(Forbidden):
         refuse_other_sites(Headers({"origin": "https://gate.example:80"}), site)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("::ffff:10.0.0.1", "203.0.113.7", "203.0.113.7"),
+        ("::ffff:10.0.0.1", "203.0.113.7, ::ffff:10.0.0.2", "203.0.113.7"),
+        ("10.0.0.1", "::ffff:203.0.113.7", "203.0.113.7"),
+        ("::ffff:198.51.100.1", "203.0.113.7", "198.51.100.1"),
+        ("fd00::0001", "2001:DB8::0007", "2001:db8::7"),
+    ],
+)
+def test_an_address_has_one_form_on_a_socket_of_both_families(peer: str, forwarded: str, client: str) -> None:
+    assert facts(peer, x_forwarded_for=forwarded).address == client
