@@ -48,7 +48,7 @@ ERROR_BYTES: Final = 1024 * 1024
 """How much of an error's text is kept while another backend is tried."""
 
 ERROR_SECONDS: Final = 15.0
-"""How long an error's text may pause."""
+"""How long an error's text may take, all of it."""
 
 BACK_OFF_SECONDS: Final = (0.025, 0.05, 0.1)
 _SHOWN_CHARACTERS: Final = 300
@@ -56,11 +56,13 @@ _SHOWN_CHARACTERS: Final = 300
 
 class ForwardSettings(msgspec.Struct, frozen=True):
     """Seconds to the first byte of a stream, and to the head of any other answer; a backend may have its own.
-    `max_retries`: further backends per target."""
+    `max_retries`: further backends per target. `stale`: a connection that was closed while idle says so
+    within a round trip of being written to."""
 
     upstream_timeout: float = 120.0
     response_timeout: float = 600.0
     max_retries: int = 2
+    stale: float = 1.0
     relay: RelayTimes = RelayTimes()
 
 
@@ -151,7 +153,8 @@ class Forwarder:
         exchange.mirror = None
         status: int | None = None
         connection: UpstreamConnection | None = None
-        await self._gates.enter(backend, exchange)
+        if not self._gates.try_enter(backend):
+            await self._gates.enter(backend, exchange)
         guard = InFlight(backend)
         try:
             body = self._body_for(exchange, backend)
@@ -166,8 +169,9 @@ class Forwarder:
                 answer = await connection.head(patience)
             except ConnectionReset as error:
                 # It was closed while idle, and we had not heard of it yet: that says nothing about the
-                # backend.
-                if not connection.reused or error.received:
+                # backend. Had it been open, the backend may have begun: later than this it died of the work.
+                stale = connection.reused and not error.received
+                if not stale or time.monotonic() - sent_at > self._settings.stale:
                     raise
                 connection.abort()
                 connection = await backend.pool.connect()
@@ -301,7 +305,8 @@ async def _read_error(connection: UpstreamConnection) -> bytes:
     """An error's text, whole."""
     pieces = []
     size = 0
-    while piece := await connection.read(ERROR_SECONDS):
+    deadline = time.monotonic() + ERROR_SECONDS
+    while piece := await connection.read(max(deadline - time.monotonic(), 0.0)):
         pieces.append(piece)
         size += len(piece)
         if size > ERROR_BYTES:

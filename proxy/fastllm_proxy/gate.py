@@ -20,8 +20,12 @@ class Gates:
         """Whether a request would pass at once."""
         return True
 
+    def try_enter(self, backend: Backend) -> bool:  # noqa: ARG002 - the interface of what comes
+        """Takes a place if there is one now."""
+        return True
+
     async def enter(self, backend: Backend, exchange: Exchange) -> None:
         """Waits for a place. Will raise `Refused` 503 `backend_overloaded`."""
 
     def leave(self, backend: Backend) -> None:
-        """Gives the place back; called once for every `enter` that returned."""
+        """Gives the place back; called once for every `enter` that returned and `try_enter` that took one."""

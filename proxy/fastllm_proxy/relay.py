@@ -108,7 +108,7 @@ class Relay:
         connection, downstream = self._connection, self._downstream
         downstream.on_resume = connection.resume
         try:
-            piped = connection.pipe(self.feed, max(self._times.idle, first_byte_seconds))
+            piped = connection.pipe(self.feed, self._times.idle, first_byte_seconds)
             if not self._started and not piped.done():
                 timers.append(self._timers.after(first_byte_seconds, self._expire))
                 if self._event_stream:

@@ -152,14 +152,18 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.resume()
         return parser.take()
 
-    def pipe(self, sink: Callable[[bytes], None], idle_seconds: float) -> asyncio.Future[None]:
+    def pipe(
+        self, sink: Callable[[bytes], None], idle_seconds: float, first_seconds: float = 0.0
+    ) -> asyncio.Future[None]:
         """From now on every piece of the body goes to `sink` as it comes, and first what has come already.
 
+        A piece may be `idle_seconds` behind the one before it; the first one `first_seconds`, if longer.
         The future is done at the end of the body; it raises `UpstreamError`, or what `sink` raised. While
         the holder has paused, silence is no timeout.
         """
         self._sink = sink
-        waiter: asyncio.Future[None] = self._wait(idle_seconds)
+        waiter: asyncio.Future[None] = self._wait(max(idle_seconds, first_seconds))
+        self._limit = idle_seconds
         if self._paused:
             self.resume()
         if self._parser.pieces:
@@ -328,7 +332,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             waiter.set_result(self._parser.head)
 
     def _deliver(self, sink: Callable[[bytes], None]) -> None:
-        self._deadline = self._timers.next + self._limit
+        deadline = self._deadline = self._timers.next + self._limit
+        if deadline < self._timer_due:
+            self._arm(self._limit)  # it was set for the first piece, which may take longer than the next
         try:
             sink(self._parser.take())
         except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe

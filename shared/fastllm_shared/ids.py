@@ -36,12 +36,14 @@ class IdSource:
     call for each costs more than all the rest (4 µs against 0.6). One a process: a fork would repeat what is
     held."""
 
-    __slots__ = ("_at", "_clock_ns", "_noise")
+    __slots__ = ("_at", "_clock_ns", "_millis", "_noise", "_stamp")
 
     def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
         self._noise = ""
         self._at = 0
+        self._millis = -1
+        self._stamp = ""
 
     def token(self) -> str:
         """32 random hexadecimal digits."""
@@ -54,10 +56,13 @@ class IdSource:
 
     def text(self) -> str:
         """A fresh id as canonical text."""
+        millis = self._clock_ns() // 1_000_000
+        if millis != self._millis:  # many ids are minted within one millisecond
+            self._millis = millis
+            stamp = f"{millis & 0xFFFF_FFFF_FFFF:012x}"
+            self._stamp = f"{stamp[:8]}-{stamp[8:]}-7"
         noise = self.token()
-        stamp = f"{(self._clock_ns() // 1_000_000) & 0xFFFF_FFFF_FFFF:012x}"
-        variant = _VARIANT[noise[3]]
-        return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{variant}{noise[4:7]}-{noise[7:19]}"
+        return f"{self._stamp}{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
 
 
 def has_uuid_shape(text: str) -> bool:

@@ -238,6 +238,18 @@ async def test_a_connection_that_was_closed_while_idle_costs_no_attempt(tmp_path
         assert (await proxy.events.get(3)).attempts == 2
 
 
+async def test_a_backend_that_dies_of_a_request_on_a_kept_connection_has_had_its_attempt(
+    tmp_path: Path,
+) -> None:
+    dies_late = Answer(raw=b"", delay_to_head=0.1, fault=Fault("reset", at="idle"))
+    async with fleet(tmp_path, Answer(), Answer(), settings=ForwardSettings(stale=0.02)) as (proxy, engines):
+        assert (await proxy.post()).status == 200
+        engines[0].script(CHAT, dies_late)
+        assert (await proxy.post()).status == 200
+        assert hits(engines) == [2, 1]
+        assert (await proxy.events.get(2)).attempts == 2
+
+
 async def test_a_busy_backend_cools_and_is_tried_when_all_are(tmp_path: Path) -> None:
     busy = Answer(status=503, headers=(("retry-after", "40"),))
     async with fleet(tmp_path, busy, Answer()) as (proxy, engines):

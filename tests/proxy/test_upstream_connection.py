@@ -201,3 +201,16 @@ async def test_pipe_gives_first_what_had_come_already(
     assert piped.done()
     assert len(pieces) == 1
     await piped
+
+
+async def test_pipe_waits_longer_for_the_first_piece_than_for_the_next(
+    engine: FakeEngine, connection: UpstreamConnection
+) -> None:
+    engine.script(CHAT, Answer(events=(b"one", b"two"), delay_to_body=0.15, gap=0.3))
+    ask(connection)
+    await connection.head(5)
+    pieces: list[bytes] = []
+    with pytest.raises(UpstreamTimeout) as late:
+        await connection.pipe(pieces.append, 0.05, 5)
+    assert late.value.phase == "idle"
+    assert len(pieces) == 1
