@@ -20,7 +20,6 @@ from typing import Any
 
 import asyncpg
 import msgspec
-from sqlalchemy.exc import SQLAlchemyError
 
 from fastllm_control.errors import Unavailable
 from fastllm_control.failures import refusal_of
@@ -201,7 +200,7 @@ class Publisher:
         try:
             async with self._database.engine.begin() as connection:
                 await history.record(connection, published.version, published.hash)
-        except (OSError, SQLAlchemyError) as error:
+        except Exception as error:  # noqa: BLE001 (publishing goes on, whatever writing down its history met)
             self._log.warning("version not recorded", version=published.version, reason=type(error).__name__)
         else:
             self._recorded = published.version

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from fastllm_control import partitions
 from fastllm_control.access import Actor
@@ -60,7 +60,7 @@ class Upkeep:
     async def _tried(self) -> bool:
         try:
             made = await self.turn()
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever one turn met, the next one is made all the same)
             cause = error.orig if isinstance(error, DBAPIError) else error
             self._log.warning("upkeep failed, tried again later", cause=f"{type(cause).__name__}: {cause}")
             return False

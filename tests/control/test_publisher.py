@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fastllm_control.access import Actor
 from fastllm_control.config import DatabaseSettings
@@ -120,6 +121,27 @@ async def test_a_listening_connection_that_breaks_is_replaced(database: Database
         # Committed while nobody listens: the new connection must ask what it missed.
         await reaches(publisher, await add_principal(database, "meanwhile"))
         await reaches(publisher, await add_principal(database, "afterwards"))
+
+
+class Unwritable:
+    """An engine that reads, and fails at writing in a way that nobody foresaw."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.connect = engine.connect
+
+    def begin(self) -> None:
+        raise LookupError("a defect")
+
+
+async def test_publishing_goes_on_when_its_history_cannot_be_written(
+    database: Database, database_url: str
+) -> None:
+    log = CapturedLog()
+    unwritable = Database(cast(AsyncEngine, Unwritable(database.engine)))
+    async with running(unwritable, database_url, log, check_seconds=0.05) as publisher:
+        for number in range(2):
+            await reaches(publisher, await add_principal(database, f"p{number}"))
+    assert log.events("version not recorded")[0]["reason"] == "LookupError"
 
 
 async def test_a_burst_of_writes_is_built_once_or_twice(database: Database, database_url: str) -> None:

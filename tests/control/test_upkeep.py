@@ -45,3 +45,15 @@ async def test_a_database_that_is_away_is_logged_and_tried_again() -> None:
     async with opened(nobody) as database, Upkeep(database, captured.log, lambda: LATER).running():
         logged = await until_logged(captured, "upkeep failed, tried again later")
     assert "Connect" in str(logged["cause"])
+
+
+async def test_a_turn_that_fails_in_an_unforeseen_way_is_not_the_last_one(database_url: str) -> None:
+    def lost() -> datetime.datetime:
+        raise LookupError("no clock")
+
+    captured = CapturedLog()
+    async with opened(database_url) as database:
+        upkeep = Upkeep(database, captured.log, lost)
+        async with upkeep.running():
+            logged = await until_logged(captured, "upkeep failed, tried again later")
+    assert logged["cause"] == "LookupError: no clock"
