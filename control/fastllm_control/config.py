@@ -5,21 +5,20 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from fastllm_control.secrets import Keyring, KeyringError
 from fastllm_shared.addresses import AddressPolicy
-from fastllm_shared.settings import SECRET, settings_of
+from fastllm_shared.settings import SECRET, Settings
 
-MASKED = "********"
 _SECRET: dict[str, Any] = {SECRET: True}
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
-class DatabaseSettings(Struct, frozen=True, kw_only=True):
+class DatabaseSettings(Settings, frozen=True, kw_only=True):
     """What every command that opens the database needs."""
 
     database_url: Annotated[
@@ -41,9 +40,6 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
         if backend != "postgresql":
             return ["FASTLLM_DATABASE_URL: not an address of the form postgresql://user@host/name"]
         return []
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({effective(self)})"
 
 
 class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
@@ -137,12 +133,3 @@ def driver_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     known = ("postgres", "postgresql", "postgresql+asyncpg")
     return f"postgresql+asyncpg://{rest}" if separator and scheme in known else url
-
-
-def effective(settings: Struct) -> dict[str, Any]:
-    """Every setting by name, secrets masked."""
-    shown: dict[str, Any] = {}
-    for setting in settings_of(type(settings)):
-        value = getattr(settings, setting.field)
-        shown[setting.field] = MASKED if setting.secret and value is not None else value
-    return shown

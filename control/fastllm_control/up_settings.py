@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from fastllm_shared.command import Plane, declared_settings
-from fastllm_shared.settings import SECRET, Setting, load, settings_of
+from fastllm_shared.settings import SECRET, Setting, Settings, load, settings_of
 
 DECIDED = frozenset({"host", "port", "own_ports", "control_url", "workers", "tls_cert", "tls_key"})
 """Settings of the processes that `up` decides from its own."""
@@ -25,7 +25,7 @@ _Port = Annotated[int, Meta(ge=0, le=65_535)]
 _PLANES: tuple[Plane, ...] = ("control", "proxy")
 
 
-class UpSettings(msgspec.Struct, frozen=True, kw_only=True):
+class UpSettings(Settings, frozen=True, kw_only=True):
     """All of FastLLM on this machine, on an embedded database. Further flags are those of its processes."""
 
     data_dir: Annotated[str | None, Meta(description="where everything is kept")] = None

@@ -1,6 +1,7 @@
 """Settings of a process, read from flags and environment into one frozen Struct.
 
-A plane declares its settings as a Struct whose fields are `Annotated[type, Meta(description=…, …)]`.
+A process declares its settings as a subclass of `Settings` whose fields are `Annotated[type,
+Meta(description=…, …)]`.
 `load` makes a flag `--some-name` and a variable `FASTLLM_SOME_NAME` of each field `some_name` (the flag
 wins). A field marked `SECRET` has no flag, since flags show in process lists: it is read from its variable or
 from the file that `<NAME>_FILE` points to. Everything wrong is reported together, before anything starts.
@@ -17,6 +18,16 @@ import msgspec
 
 SECRET = "from-environment-only"
 """Key in `Meta.extra` that marks a field as a secret."""
+
+MASKED = "********"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings of every process derive from: wherever they are shown, secrets are masked."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({effective(self)})"
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -69,6 +80,15 @@ def settings_of(kind: type[msgspec.Struct]) -> tuple[Setting, ...]:
             )
         )
     return tuple(found)
+
+
+def effective(settings: Settings) -> dict[str, Any]:
+    """Every setting by name, secrets masked."""
+    shown: dict[str, Any] = {}
+    for setting in settings_of(type(settings)):
+        value = getattr(settings, setting.field)
+        shown[setting.field] = MASKED if setting.secret and value is not None else value
+    return shown
 
 
 def load(kind: type[T], program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> T:

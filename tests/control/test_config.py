@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fastllm_control.config import MASKED, ControlSettings, DatabaseSettings, driver_url, effective
-from fastllm_shared.settings import SettingsError, load, settings_of
+from fastllm_control.config import ControlSettings, DatabaseSettings, driver_url
+from fastllm_shared.settings import MASKED, SettingsError, effective, load, settings_of
 
 SECRETS = {
     "FASTLLM_DATABASE_URL": "postgresql://user:database-canary@db/fastllm",

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from fastllm_shared.settings import SECRET, SettingsError, load, settings_of
+from fastllm_shared.settings import MASKED, SECRET, Settings, SettingsError, effective, load, settings_of
 
 CANARY = "canary-4711"
 
 
-class Some(msgspec.Struct, frozen=True, kw_only=True):
+class Some(Settings, frozen=True, kw_only=True):
     """Some settings: 100 % of them.
 
     More that no help shows.
@@ -121,7 +121,9 @@ def test_one_problem_never_hides_another_whose_name_it_holds(reversed_fields: bo
         return name, Annotated[int, Meta(ge=1)]
 
     names = ["pool", "pool_size"][:: -1 if reversed_fields else 1]
-    kind = msgspec.defstruct("Two", [field(name) for name in names], namespace={"__doc__": "Two."})
+    fields = [field(name) for name in names]
+    namespace = {"__doc__": "Two."}
+    kind = msgspec.defstruct("Two", fields, bases=(Settings,), namespace=namespace, frozen=True, kw_only=True)
     with pytest.raises(SettingsError) as refused:
         load(kind, "two", ["--pool-size", "0"], {})
     assert sorted(line.partition(":")[0] for line in refused.value.problems) == ["--pool", "--pool-size"]
@@ -165,3 +167,12 @@ def test_a_bad_secret_is_named_and_not_shown() -> None:
 
 def test_only_secrets_are_read_from_files(tmp_path: Path) -> None:
     assert loaded(FASTLLM_CERT_FILE=str(tmp_path / "absent")).cert is None
+
+
+def test_secrets_are_masked_wherever_settings_are_shown() -> None:
+    settings = loaded(*FLAGS, **SECRETS)
+    assert settings.token == CANARY
+    assert CANARY not in repr(settings)
+    assert CANARY not in str(settings)
+    assert effective(settings)["token"] == MASKED
+    assert effective(settings)["port"] == 1

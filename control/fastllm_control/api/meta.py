@@ -10,11 +10,11 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 import fastllm_shared
-from fastllm_control.config import effective
 from fastllm_control.errors import Unavailable
 from fastllm_control.openapi import document
 from fastllm_control.operations import Call, Operation
 from fastllm_control.reference import CONTENT_SECURITY_POLICY, page
+from fastllm_shared.settings import effective
 
 
 class Alive(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fastllm_shared
-from fastllm_control.config import MASKED
+from fastllm_shared.settings import MASKED
 from tests.fakes.control_plane import PROXY_TOKEN, ControlPlane
 
 
