@@ -35,6 +35,6 @@ Beside it
 `process` (signals, sockets, exit code), `app` (the composition root), `config`, `drain`; the supervised
 `loops`: `subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with
 `probe`, `engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and
-swap), `pools`; what is seen: `status`, `metrics` with `exposition`, `access_log` and `observe` with `sink`;
-and `errors`.
+swap), `pools` with `tls` and `tcp`; what is seen: `status`, `metrics` with `exposition`, `access_log` and
+`observe` with `sink`; and `errors`.
 """

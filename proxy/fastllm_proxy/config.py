@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Meta
 
-from fastllm_shared.settings import SECRET, load
+from fastllm_proxy.tls import client_context
+from fastllm_shared.settings import SECRET, Settings, load
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+class ProxySettings(Settings, frozen=True, kw_only=True):
     """The data plane: serves LLM clients from the snapshot that the control plane publishes."""
 
     host: Annotated[
@@ -90,6 +90,10 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
         parts = urlsplit(self.control_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             found.append(f"--control-url: must be http://HOST:PORT or https://… (got {self.control_url!r})")
+        try:
+            client_context(self.ca_bundle)
+        except ValueError as error:
+            found.append(f"--ca-bundle: {error} (got {self.ca_bundle!r})")
         if not self.tokens:
             found.append("FASTLLM_PROXY_TOKEN: holds no token")
         return found

@@ -9,14 +9,14 @@ ControlPlaneError
 from __future__ import annotations
 
 import asyncio
-import ssl
 import zlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal
 
 import aiohttp
 import msgspec
+
+from fastllm_proxy.tls import client_context
 
 MAX_ANSWER_BYTES = 1024 * 1024
 _WINDOW = 32 + zlib.MAX_WBITS  # zlib recognises gzip and zlib framing by itself
@@ -47,7 +47,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class ControlPlane:
-    """Calls the control plane at `base_url`. Build it inside the running loop; `close` it."""
+    """Calls the control plane at `base_url`. Build it inside the running loop; `close` it. Raises
+    `ValueError` when `ca_bundle` cannot be read."""
 
     def __init__(
         self, base_url: str, tokens: Sequence[str], user_agent: str, ca_bundle: str | None = None
@@ -55,10 +56,7 @@ class ControlPlane:
         self._base_url = base_url.rstrip("/")
         self._tokens = tuple(tokens)
         self._preferred = 0
-        tls: ssl.SSLContext | Literal[True] = True
-        if ca_bundle is not None:
-            tls = ssl.create_default_context()
-            tls.load_verify_locations(cafile=ca_bundle)
+        tls = client_context(ca_bundle)
         # No cookies, no proxies from the environment, no redirects: a token goes where it was told to go.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=8, keepalive_timeout=15, ttl_dns_cache=5),

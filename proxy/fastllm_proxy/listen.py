@@ -7,9 +7,9 @@ import errno
 import os
 import socket
 
+from fastllm_proxy import tcp
+
 BACKLOG = 2048
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-DEAD_AFTER_MILLISECONDS = 60_000
 
 
 class CannotListen(Exception):
@@ -56,11 +56,7 @@ def _set_options(bound: socket.socket) -> None:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if bound.family == socket.AF_INET6:
         bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE:
-        bound.setsockopt(socket.IPPROTO_TCP, option, value)
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MILLISECONDS)
+    tcp.set_options(bound)
 
 
 def _reason(error: OSError, port: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.tls import client_context
 from fastllm_proxy.upstream import UpstreamPool, read_buffer
 from fastllm_shared.addresses import AddressPolicy, parse_url
 from fastllm_shared.snapshot import ProviderEntry
@@ -44,17 +45,3 @@ class PoolFactory:
                 self._contexts.clear()
             found = self._contexts[authority] = client_context(self._ca_bundle, authority)
         return found
-
-
-def client_context(ca_bundle: str | None, authority: str | None = None) -> ssl.SSLContext:
-    """TLS towards a backend: trusts the system's roots, a PEM file and PEM text. Raises `ValueError`."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        if ca_bundle is not None:
-            context.load_verify_locations(cafile=ca_bundle)
-        if authority is not None:
-            context.load_verify_locations(cadata=authority)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ValueError(f"certificate authority cannot be read: {error}") from error
-    return context

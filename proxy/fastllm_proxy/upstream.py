@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
+from fastllm_proxy import tcp
 from fastllm_proxy.errors import ConnectFailed, UpstreamTimeout
 from fastllm_proxy.response_parser import ResponseHead
 from fastllm_proxy.timers import Timer, TimerWheel
@@ -20,14 +21,6 @@ __all__ = ("ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer")
 
 READ_BYTES = 65_536
 """The most that one read brings, and so the most that a client who has just stalled may still be owed."""
-
-KEEPALIVE_SECONDS = (30, 10)
-"""Silence before the first probe, and between probes."""
-
-KEEPALIVE_PROBES = 3
-
-DEAD_AFTER_MILLISECONDS = 60_000
-"""TCP_USER_TIMEOUT: 30 + 3 x 10 s, so that sent and received silence are given up alike."""
 
 Endpoint = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 """A resolved address as sockets take it; its first member is the IP address as text."""
@@ -185,7 +178,7 @@ class UpstreamPool:
         dialled = socket.socket(family, socket.SOCK_STREAM)
         try:
             dialled.setblocking(False)
-            _set_options(dialled)
+            tcp.set_options(dialled)
             await self._loop.sock_connect(dialled, address)
             _, connection = await self._loop.create_connection(
                 lambda: UpstreamConnection(self, self._loop, self._timers, self._buffer),
@@ -214,12 +207,3 @@ async def resolve_by_system(host: str, port: int) -> list[Endpoint]:
 def read_buffer() -> memoryview:
     """What connections read into; see `UpstreamConnection`."""
     return memoryview(bytearray(READ_BYTES))
-
-
-def _set_options(dialled: socket.socket) -> None:
-    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS[0])
-    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS[1])
-    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MILLISECONDS)

@@ -41,6 +41,8 @@ def test_all_problems_are_reported_together() -> None:
     [
         (["--workers", "2"], "--workers: only 1 is supported"),
         (["--drain-delay", "31"], "--drain-delay: must not exceed --shutdown-grace"),
+        (["--ca-bundle", "/no/such/file"], "--ca-bundle: certificate authority cannot be read"),
+        (["--ca-bundle", __file__], "--ca-bundle: certificate authority cannot be read"),
         (["--control-url", "control:4001"], "--control-url: must be http"),
         (["--control-url", "http://control:4001/?x=1"], "--control-url: must be http"),
     ],
