@@ -2,7 +2,7 @@
 
     Refused                   an answer of our own: status, code, message, param, extra headers
     UpstreamError             an attempt that failed (never reaches a client as such; `forward` decides)
-    ├── ConnectFailed         no connection: refused, timeout, name, tls, address not allowed
+    ├── ConnectFailed         no connection: refused, name, tls, address not allowed
     ├── ConnectionReset       the backend closed or reset it; `received` counts what had come of its answer
     ├── BadResponse           what came is not a response we accept
     └── UpstreamTimeout       no first byte, no head, or a pause longer than allowed
@@ -44,11 +44,11 @@ class UpstreamError(Exception):
 
 
 class ConnectFailed(UpstreamError):
-    """`cause` is for the log: `refused`, `timeout`, `name`, `tls`, `address`."""
+    """`cause` is for the log: `refused`, `name`, `tls`, `address`."""
 
     reason: EjectionReason = "refused"
 
-    def __init__(self, cause: Literal["refused", "timeout", "name", "tls", "address"], detail: str) -> None:
+    def __init__(self, cause: Literal["refused", "name", "tls", "address"], detail: str) -> None:
         super().__init__(f"{cause}: {detail}")
         self.cause = cause
 

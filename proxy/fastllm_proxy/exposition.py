@@ -21,7 +21,6 @@ from prometheus_client import ProcessCollector
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.metrics import NO_BACKEND, REQUEST_BOUNDS, Histogram, Metrics, Slot
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LINES_AT_ONCE = 250
 
 Lines = Iterator[str]

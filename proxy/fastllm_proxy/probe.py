@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from fastllm_proxy.backends import Backend
-from fastllm_proxy.errors import ConnectFailed, UpstreamError
+from fastllm_proxy.errors import UpstreamError
 from fastllm_shared.health import EjectionReason
 from fastllm_shared.snapshot import ProviderEntry
 
@@ -54,8 +54,6 @@ async def probe(backend: Backend, user_agent: str, deadline_seconds: float) -> V
     except TimeoutError:
         return "timeout" if state.status is None else "body_stalled"
     except UpstreamError as error:
-        if isinstance(error, ConnectFailed) and error.cause == "timeout":
-            return "timeout"
         return "body_stalled" if error.reason == "timeout" and state.status is not None else error.reason
     if state.status is None or state.status >= 500:
         return "status"
