@@ -19,7 +19,9 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.errors import Invalid
+from fastllm_control.partitions import CLOCK_TOLERANCE
 from fastllm_control.repositories import usage_events as rows
+from fastllm_shared.ids import has_uuid_shape
 from fastllm_shared.usage import MAX_BATCH_EVENTS, UsageAck, UsageBatch, UsageEvent
 
 MAX_BIGINT = 2**63 - 1
@@ -28,14 +30,8 @@ MAX_NAME_CHARACTERS = 256
 LAST_INSTANT = 253_402_300_799
 """The last second of the year 9999, in Unix time: the end of what a date can say here."""
 
-DAY_SECONDS = 86_400.0
-CLOCK_TOLERANCE_SECONDS = DAY_SECONDS
-"""How far an event's `at` may lie from the time in its id. Readers find rows through the id, so a time
-beyond that is drawn in to it."""
-
 MAX_DURATION_MS = 1e12
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _UUID7 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")
 
 _NAMES = ("principal", "key_prefix", "model", "provider_model", "provider", "tag", "refusal", "cost_source")
@@ -121,12 +117,13 @@ def _seconds_of(event_id: str) -> float:
 
 def _times(events: Sequence[UsageEvent], ids: Sequence[str]) -> list[float]:
     found = []
+    tolerance = CLOCK_TOLERANCE.total_seconds()
     for index, (event, event_id) in enumerate(zip(events, ids, strict=True)):
         if not 0 <= event.at <= LAST_INSTANT:
             raise refuse(index, "at", "must be a Unix time between 1970 and the year 9999")
         minted = _seconds_of(event_id)
-        earliest = max(0.0, minted - CLOCK_TOLERANCE_SECONDS)
-        found.append(min(max(event.at, earliest), minted + CLOCK_TOLERANCE_SECONDS, LAST_INSTANT))
+        earliest = max(0.0, minted - tolerance)
+        found.append(min(max(event.at, earliest), minted + tolerance, LAST_INSTANT))
     return found
 
 
@@ -143,7 +140,7 @@ def _references(events: Sequence[UsageEvent], name: str) -> list[str | None]:
     known: set[str | None] = {None}
     for index, value in enumerate(values):
         if value not in known:
-            if not _UUID.fullmatch(value):
+            if not has_uuid_shape(value):
                 raise refuse(index, name, "must be a UUID")
             known.add(value)
     return values

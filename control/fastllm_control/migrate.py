@@ -16,10 +16,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from fastllm_control.advisory_locks import AdvisoryLock, take
 from fastllm_control.database import reached
-
-_LOCK = 0x66617374_6C6C6D01
-"""Key of the advisory lock under which one program migrates while the others wait."""
 
 
 class SchemaMismatch(Exception):
@@ -66,8 +64,7 @@ async def _upgrade(url: str) -> None:
     engine = create_async_engine(url, poolclass=NullPool)
     try:
         async with reached(engine) as connection, connection.begin():
-            # Of the transaction, not of the session: it cannot be left behind, and it survives a PgBouncer.
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            await take(connection, AdvisoryLock.MIGRATE)
             await connection.run_sync(_run_migrations)
     finally:
         await engine.dispose()

@@ -1,4 +1,4 @@
-"""The weekly partitions of `usage_events`, made ahead of time.
+"""The weekly partitions of `usage_events`, made ahead of time, and how an event's id stands for its time.
 
 A week runs from Monday to Monday, UTC. What falls into no week (a replica whose clock is far off, or a week
 that could not be made in time) lands in the default partition and is moved when its week is made, so that a
@@ -12,13 +12,16 @@ import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from fastllm_control.advisory_locks import AdvisoryLock, take
+
+CLOCK_TOLERANCE = datetime.timedelta(days=1)
+"""How far an event's `at` may lie from the time in its id: rows are found through their ids. A time beyond
+that is drawn in when the event is stored."""
+
 WEEK = datetime.timedelta(days=7)
 WEEKS_AHEAD = 2
 FIRST_MONDAY = datetime.datetime(1970, 1, 5, tzinfo=datetime.UTC)
 DEFAULT = "usage_events_default"
-
-_LOCK = 0x66617374_6C6C6D03
-"""Key of the advisory lock under which one control plane makes partitions while the others wait."""
 
 _EXISTING = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
@@ -53,7 +56,7 @@ async def ensure(session: AsyncSession, now: datetime.datetime, patience_seconds
     wanted = [week_of(now) + n * WEEK for n in range(WEEKS_AHEAD + 1)]
     if not await _missing(session, wanted):
         return []
-    await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    await take(session, AdvisoryLock.PARTITIONS)
     patience = f"{patience_seconds * 1000:.0f}ms"
     await session.execute(text("SELECT set_config('lock_timeout', :patience, true)"), {"patience": patience})
     missing = await _missing(session, wanted)

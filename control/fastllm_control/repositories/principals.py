@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.access import VERBS, Permission
+from fastllm_control.advisory_locks import AdvisoryLock, take
 from fastllm_control.naming import is_named
 from fastllm_control.tables.access import Principal, PrincipalRole, Role, RolePermission
 
@@ -22,7 +23,6 @@ _ADMINISTERING = text(
     "  (SELECT FROM api_keys k WHERE k.principal_id = p.id AND k.scope = 'admin' AND NOT k.disabled"
     "   AND (k.expires_at IS NULL OR k.expires_at > :now)))"
 )
-_LOCK_ADMINISTERING = text("SELECT pg_advisory_xact_lock(7233460192774)")
 
 
 async def find(session: AsyncSession, reference: str) -> Principal | None:
@@ -97,7 +97,7 @@ async def drop_role(session: AsyncSession, principal_id: UUID, role_id: UUID) ->
 
 async def lock_administering(session: AsyncSession) -> None:
     """Two changes that each leave the other's administrator must not pass side by side."""
-    await session.execute(_LOCK_ADMINISTERING)
+    await take(session, AdvisoryLock.ADMINISTERING)
 
 
 async def count_administering(session: AsyncSession, now: datetime.datetime) -> int:

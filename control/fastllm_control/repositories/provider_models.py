@@ -10,6 +10,7 @@ from sqlalchemy import select, text, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from fastllm_control.advisory_locks import AdvisoryLock, take
 from fastllm_control.naming import is_named
 from fastllm_control.tables.configuration import (
     Acceptance,
@@ -21,8 +22,6 @@ from fastllm_control.tables.configuration import (
     RuleTarget,
 )
 
-_LOCK_TARGET_NAMES = text("SELECT pg_advisory_xact_lock(7233460192775)")
-
 
 async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> ProviderModel | None:
     """By id or name; `lock` holds the row until the end of the transaction."""
@@ -32,7 +31,7 @@ async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> 
 
 async def lock_target_names(session: AsyncSession) -> None:
     """Provider models and pools share one name space, which no constraint spans: writers queue here."""
-    await session.execute(_LOCK_TARGET_NAMES)
+    await take(session, AdvisoryLock.TARGET_NAMES)
 
 
 async def holder_of_name(session: AsyncSession, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """SQL that reads usage back. Rows are found through their ids, whose first bits are the time.
 
-Every range of time is both a range of `at`, exactly, and a range of ids, a day wider at both ends, because
-an event's `at` lies within a day of the time in its id: that is what lets Postgres pass over partitions.
+Every range of time is both a range of `at`, exactly, and a range of ids, wider by `CLOCK_TOLERANCE` at both
+ends, because an event's `at` lies that close to the time in its id: that lets Postgres pass over partitions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from fastllm_control.partitions import lowest_id
+from fastllm_control.partitions import CLOCK_TOLERANCE, lowest_id
 from fastllm_control.tables.access import Principal
 from fastllm_control.tables.configuration import Provider
 from fastllm_control.tables.usage import GatewayRejection, UsageEvent
@@ -23,7 +23,6 @@ from fastllm_shared.ids import has_uuid_shape
 from fastllm_shared.usage import Refusal
 
 GroupBy = Literal["model", "principal", "provider_model", "key", "provider", "tag", "day"]
-TOLERANCE = datetime.timedelta(days=1)
 CANCELLED = 499
 BROKEN = 502
 
@@ -143,9 +142,9 @@ def conditions(filters: Filters) -> Conditions:
     """What a row must meet."""
     wanted: Conditions = []
     if filters.since is not None:
-        wanted += [UsageEvent.at >= filters.since, UsageEvent.id >= _id(filters.since, -TOLERANCE)]
+        wanted += [UsageEvent.at >= filters.since, UsageEvent.id >= _id(filters.since, -CLOCK_TOLERANCE)]
     if filters.until is not None:
-        wanted += [UsageEvent.at < filters.until, UsageEvent.id < _id(filters.until, TOLERANCE)]
+        wanted += [UsageEvent.at < filters.until, UsageEvent.id < _id(filters.until, CLOCK_TOLERANCE)]
     if filters.principal is not None:
         wanted.append(_named(filters.principal, UsageEvent.principal_id, UsageEvent.principal, Principal))
     if filters.provider is not None:
