@@ -19,6 +19,7 @@ from fastllm_control.facts import Facts, refuse_other_sites
 from fastllm_control.repositories import actors
 from fastllm_control.security import SESSION_COOKIE, ProxyTokens, token_digest
 from fastllm_control.transaction import Database
+from fastllm_shared.keys import digest_of
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOG_IN = "log in (POST /login), or send an admin-scoped API key as `Authorization: Bearer …`"
@@ -66,7 +67,7 @@ class Callers:
         if bearer in self._tokens:
             return Caller(_stranger("proxy", facts), admin=False)
         async with self._database.read() as session:
-            found = await actors.by_key(session, token_digest(bearer), self._clock())
+            found = await actors.by_key(session, digest_of(bearer), self._clock())
         if found is None:
             raise Unauthenticated(
                 "invalid_token", "the bearer token is no key that is valid here (unknown, revoked or expired)"

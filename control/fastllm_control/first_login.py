@@ -11,10 +11,11 @@ from fastllm_control.access import Actor
 from fastllm_control.kept_secrets import KeptSecrets
 from fastllm_control.ready_file import Login
 from fastllm_control.repositories import actors, principals
-from fastllm_control.security import Passwords, token_digest
+from fastllm_control.security import Passwords
 from fastllm_control.services import keys
 from fastllm_control.services import principals as people
 from fastllm_control.transaction import Database
+from fastllm_shared.keys import digest_of
 
 ADMIN = "admin"
 ACCOUNT = "default"
@@ -56,7 +57,7 @@ async def _still_valid(
     password, key = kept.admin_password(), kept.api_key()
     async with database.read() as session:
         admin = await principals.by_name(session, ADMIN)
-        holder = await actors.by_key(session, token_digest(key), now) if key else None
+        holder = await actors.by_key(session, digest_of(key), now) if key else None
     knows = password is not None and admin is not None
     right = knows and await passwords.verify(admin.password_hash if admin else None, password or "")
     return FirstLogin(Login(ADMIN, password or "") if right else None, key if holder else None)

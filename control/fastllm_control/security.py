@@ -28,7 +28,8 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> bytes:
-    """SHA-256; a random token of 256 bits needs no salt and no slow hash."""
+    """SHA-256 of a session's or the proxies' token (API keys: `fastllm_shared.keys`); one of 256 random bits
+    needs no salt and no slow hash."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
