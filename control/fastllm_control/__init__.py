@@ -11,8 +11,8 @@ content     what is in a snapshot; a change of content, and nothing else, makes 
 
 A write, in the order in which it runs
 --------------------------------------
-1. `app`            Starlette's layers: request id, body limit, errors as JSON
-2. `operations`     find the caller, check the operation's permission, decode strictly
+1. `context`        the outermost layer: request id, access log, metrics
+2. `dispatch`       find the `operations` entry, then the caller (`callers`), decode strictly (`decoding`)
 3. `api.<domain>`   hands the decoded struct to one service function
 4. `services`       checks and changes rows through `repositories`, notes what was done in the transaction
 5. `transaction`    one commit: rows, audit events, the new version if content changed, NOTIFY

@@ -8,12 +8,12 @@ from typing import Any
 import aiohttp
 
 from fastllm_control.demo_engine import MODEL
+from fastllm_control.operations import VERSION_HEADER
 from fastllm_control.ready_file import Login
 from fastllm_control.security import SESSION_COOKIE
 
 PROVIDER = "demo"
 FRONTEND_MODEL = "smollm2"
-_VERSION_HEADER = "X-FastLLM-Snapshot-Version"
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 
@@ -98,7 +98,7 @@ class AdminApi:
         ) as answer:
             if answer.status >= 400:
                 raise DemoError(f"{method} {path} answered {answer.status}: {await answer.text()}")
-            self.version = int(answer.headers.get(_VERSION_HEADER, self.version))
+            self.version = int(answer.headers.get(VERSION_HEADER, self.version))
             return await answer.json()
 
     async def find(self, path: str, name: str) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@
     ├── TooMany          429  carries how long to wait
     └── Unavailable      503  the database is away
 
-Services raise them; `operations` turns them into `{"error":{"code","message","field","request_id"}}`.
+Services raise them; `dispatch` and `failures` turn them into
+`{"error":{"code","message","field","request_id"}}`.
 Anything else that is raised is a 500 `internal_error` whose cause is in the log line with that request id.
 """
 

@@ -24,15 +24,6 @@ async def name_taken(session: AsyncSession, name: str) -> bool:
     return await session.scalar(select(Provider.id).where(Provider.name == name)) is not None
 
 
-async def by_names(session: AsyncSession, names: Sequence[str]) -> Mapping[str, Provider]:
-    """The providers of those names or ids, by what they were asked for as."""
-    found: dict[str, Provider] = {}
-    for name in names:
-        if name not in found and (provider := await find(session, name)) is not None:
-            found[name] = provider
-    return found
-
-
 async def page(
     session: AsyncSession, limit: int, after: UUID | None, filters: Mapping[str, str | None]
 ) -> Sequence[Provider]:

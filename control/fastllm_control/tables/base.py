@@ -6,15 +6,13 @@ import datetime
 from typing import Annotated
 from uuid import UUID
 
-from sqlalchemy import BigInteger, DateTime, MetaData, Text, Uuid
+from sqlalchemy import DateTime, MetaData, Text, Uuid
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 from fastllm_shared.ids import uuid7
 
 Id = Annotated[UUID, mapped_column(Uuid, primary_key=True, default=uuid7)]
-Reference = Annotated[UUID, mapped_column(Uuid)]
 Instant = Annotated[datetime.datetime, mapped_column(DateTime(timezone=True))]
-Micros = Annotated[int, mapped_column(BigInteger)]
 
 
 class Base(DeclarativeBase):
