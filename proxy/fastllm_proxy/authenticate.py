@@ -6,13 +6,12 @@ from typing import Final
 
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.view import Caller, View
+from fastllm_proxy.wire import RawHeaders
 from fastllm_shared.keys import digest_of
 
 _CREDENTIAL_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"api-key"))
 _CREDENTIAL_LENGTHS: Final = frozenset(map(len, _CREDENTIAL_HEADERS))
 _BEARER: Final = b"bearer "
-
-RawHeaders = tuple[tuple[bytes, bytes], ...]
 
 
 def authenticate(view: View, headers: RawHeaders, now_unix: float) -> Caller:

@@ -19,6 +19,7 @@ import msgspec
 from fastllm_proxy.tls import client_context
 
 MAX_ANSWER_BYTES = 1024 * 1024
+EXCERPT_BYTES = 500
 _WINDOW = 32 + zlib.MAX_WBITS  # zlib recognises gzip and zlib framing by itself
 
 
@@ -44,6 +45,11 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     etag: str | None
     body: bytes
+
+    @property
+    def excerpt(self) -> str:
+        """The beginning of the body, for a log."""
+        return self.body[:EXCERPT_BYTES].decode("utf-8", "replace")
 
 
 class ControlPlane:

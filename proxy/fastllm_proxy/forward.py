@@ -333,5 +333,4 @@ def _excerpt(text: bytes, backend: Backend) -> str:
 
 def _no_backend(exchange: Exchange) -> Refused:
     assert exchange.frontend is not None
-    exchange.refusal = "no_backend"
     return Refused(503, "no_backend", f"no backend serves {exchange.frontend.name} at present")

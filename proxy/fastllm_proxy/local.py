@@ -13,10 +13,11 @@ from urllib.parse import unquote
 import msgspec
 
 from fastllm_proxy import refusals
-from fastllm_proxy.authenticate import RawHeaders, authenticate, credential
+from fastllm_proxy.authenticate import authenticate, credential
 from fastllm_proxy.authorise import model_not_found, nameable
 from fastllm_proxy.refusals import JSON_HEADERS
 from fastllm_proxy.view import FrontendModel, View
+from fastllm_proxy.wire import RawHeaders
 from fastllm_shared.health import EjectionPath, EjectionReason, LoopView
 
 METRICS_HEADERS: Final = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"

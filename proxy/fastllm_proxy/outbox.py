@@ -121,10 +121,8 @@ class Outbox:
                 return True
             try:
                 body = encode_batch(UsageBatch(replica=self._replica, events=part))
-            except (
-                UnicodeEncodeError
-            ) as error:  # a lone surrogate has no JSON: it must not hold up the others
-                self._split(part, 0, str(error).encode())
+            except UnicodeEncodeError as error:  # a lone surrogate has no JSON
+                self._split(part, 0, str(error))
                 return True
             try:
                 answer = await self._control.post("/usage", body, deadline_seconds=seconds)
@@ -132,7 +130,7 @@ class Outbox:
                 self._postpone(type(error).__name__, str(error), refused=isinstance(error, TokenRefused))
                 return False
             if answer.status in INVALID_STATUSES:
-                self._split(part, answer.status, answer.body)
+                self._split(part, answer.status, answer.excerpt)
                 return True
             if answer.status != 200 or not _is_ack(answer.body):
                 self._postpone(f"status {answer.status}", "not an acknowledgement", refused=False)
@@ -156,7 +154,7 @@ class Outbox:
             self._complaint = None
             self._log.info("usage is accepted again", queued=len(self._queue) + self._in_parts)
 
-    def _split(self, part: tuple[UsageEvent, ...], status: int, answer: bytes) -> None:
+    def _split(self, part: tuple[UsageEvent, ...], status: int, answer: str) -> None:
         self._parts.popleft()
         self._pause = 0.0
         if len(part) > 1:
@@ -170,7 +168,7 @@ class Outbox:
             event_id=part[0].id,
             request_id=part[0].request_id,
             status=status,
-            answer=answer[:500].decode("utf-8", "replace"),
+            answer=answer,
         )
 
     def _postpone(self, cause: str, detail: str, *, refused: bool) -> None:

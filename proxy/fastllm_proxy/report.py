@@ -67,7 +67,7 @@ class Reporter:
             self._missed("proxy token not accepted" if refused else type(error).__name__, str(error))
             return
         if answer.status >= 300:
-            self._missed(f"status {answer.status}", answer.body[:300].decode("utf-8", "replace"))
+            self._missed(f"status {answer.status}", answer.excerpt)
             return
         self._told = now
         self._complaint = None

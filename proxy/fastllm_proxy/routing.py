@@ -51,7 +51,6 @@ def _by_rules(exchange: Exchange, frontend: FrontendModel) -> tuple[Target, ...]
     decision = decide(frontend.entry, _facts(exchange))
     exchange.rule, exchange.tag, exchange.policy = decision.rule, decision.tag, decision.policy
     if decision.denied_status is not None:
-        exchange.refusal = "denied"
         raise Refused(decision.denied_status, "denied_by_rule", decision.denied_message or "denied by a rule")
     return frontend.targets if decision.rule is None else frontend.rule_targets.get(decision.rule, ())
 

@@ -8,14 +8,13 @@ connection, count or ejection of a backend that it did not change.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
 
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.observe import Log
 from fastllm_proxy.view import View, build_view
+from fastllm_shared.addresses import UpstreamUrl, parse_url
 from fastllm_shared.snapshot import BackendEntry, ProviderEntry, ProviderModelEntry, Snapshot
 
 if TYPE_CHECKING:
@@ -76,14 +75,9 @@ class BackendRegistry:
             backend = before[1]
             backend.entry, backend.provider, backend.model = entry, provider, model
             return before
-        base = urlsplit(provider.api_base)
+        base = parse_url(provider.api_base)
         return identity, Backend(
-            entry,
-            provider,
-            model,
-            self._make_pool(provider),
-            base.path.rstrip("/"),
-            credential_lines(provider, base),
+            entry, provider, model, self._make_pool(provider), base.path, credential_lines(provider, base)
         )
 
     def _close_soon(self, backend: Backend) -> None:
@@ -95,15 +89,14 @@ class BackendRegistry:
 class SnapshotStore:
     """`current` is what new requests are served from; `None` before the first snapshot."""
 
-    def __init__(self, registry: BackendRegistry, clock_unix: Callable[[], float] = time.time) -> None:
+    def __init__(self, registry: BackendRegistry) -> None:
         self._registry = registry
-        self._clock_unix = clock_unix
         self.current: View | None = None
 
     def accept(self, snapshot: Snapshot) -> None:
         """Builds the view of `snapshot` and swaps it in; must be called in the event loop."""
         backends = self._registry.adopt(snapshot)
-        self.current = build_view(snapshot, backends, self._clock_unix())
+        self.current = build_view(snapshot, backends)
 
 
 def identity_of(entry: BackendEntry, provider: ProviderEntry) -> Identity:
@@ -122,10 +115,10 @@ def identity_of(entry: BackendEntry, provider: ProviderEntry) -> Identity:
     )
 
 
-def credential_lines(provider: ProviderEntry, base: SplitResult) -> bytes:
+def credential_lines(provider: ProviderEntry, base: UpstreamUrl) -> bytes:
     """`Host`, credential and extra headers as wire bytes. Raises `ValueError` for text that would break out
     of its line."""
-    fields = [("host", _host_of(base))]
+    fields = [("host", base.host_header)]
     if provider.credential is not None:
         scheme = "Bearer" if provider.auth_scheme is None else provider.auth_scheme
         fields.append((provider.auth_header.lower(), f"{scheme} {provider.credential}".strip()))
@@ -136,12 +129,6 @@ def credential_lines(provider: ProviderEntry, base: SplitResult) -> bytes:
             raise ValueError(f"the header {name!r} of its provider cannot be sent")
         lines += b"%b: %b\r\n" % (name.encode(), value.encode())
     return lines
-
-
-def _host_of(base: SplitResult) -> str:
-    if base.hostname is None:
-        raise ValueError("its provider's address has no host")
-    return base.netloc.rpartition("@")[2]
 
 
 def _is_token(name: str) -> bool:

@@ -78,9 +78,7 @@ class Subscriber:
         if answer.status == 304 and self._etag is not None:
             return self._unchanged(asked_at)
         if answer.status != 200:
-            return self._missed(
-                "control plane gave no snapshot", f"status {answer.status}", _excerpt(answer.body)
-            )
+            return self._missed("control plane gave no snapshot", f"status {answer.status}", answer.excerpt)
         return self._take(answer, asked_at)
 
     def _take(self, answer: Answer, asked_at: float) -> float:
@@ -133,7 +131,3 @@ class Subscriber:
             self._complaint = cause
             self._log.warning(event, cause=cause, detail=detail)
         return doubled * random.uniform(0.5, 1.0)  # noqa: S311 - spreads replicas, guards nothing
-
-
-def _excerpt(body: bytes) -> str:
-    return body[:300].decode("utf-8", "replace")

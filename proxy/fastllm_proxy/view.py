@@ -80,14 +80,13 @@ class View(msgspec.Struct, frozen=True):
 
     version: int
     history: str
-    built_unix: float
     callers: dict[bytes, Caller]
     models: dict[str, FrontendModel]
     backends: dict[str, Backend]
     fallback: FrontendModel | None = None
 
 
-def build_view(snapshot: Snapshot, backends: Mapping[str, Backend], built_unix: float) -> View:
+def build_view(snapshot: Snapshot, backends: Mapping[str, Backend]) -> View:
     """Indexes `snapshot`. `backends` are the live ones by id; one that is missing is left out of every
     target."""
     resolver = _Resolver(snapshot, backends)
@@ -95,7 +94,6 @@ def build_view(snapshot: Snapshot, backends: Mapping[str, Backend], built_unix: 
     return View(
         version=snapshot.version,
         history=snapshot.history,
-        built_unix=built_unix,
         callers=_callers(snapshot),
         models=models,
         backends=dict(backends),

@@ -70,7 +70,7 @@ def example_snapshot() -> Snapshot:
 
 
 def example_view() -> View:
-    return build_view(example_snapshot(), {}, 0.0)
+    return build_view(example_snapshot(), {})
 
 
 async def echo(exchange: Exchange, body: RequestBody) -> None:

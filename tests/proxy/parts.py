@@ -59,7 +59,6 @@ def view(**changes: Any) -> View:
         **{
             "version": 1,
             "history": "h",
-            "built_unix": 0.0,
             "callers": {},
             "models": {},
             "backends": {},

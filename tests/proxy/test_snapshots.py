@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 from fastllm_proxy.backends import InFlight
 from fastllm_proxy.snapshots import BackendRegistry, credential_lines, identity_of
+from fastllm_shared.addresses import parse_url
 from fastllm_shared.health import Ejection
 from fastllm_shared.snapshot import ProviderEntry, Snapshot
 from tests.fakes.engine import Answer, FakeEngine
@@ -125,7 +125,7 @@ async def test_one_bad_row_drops_that_backend_and_names_it(proxy: Gateway) -> No
 
 
 def test_the_credential_as_providers_want_it() -> None:
-    base = urlsplit("https://user@example.com:8443/v1")
+    base = parse_url("https://example.com:8443/v1")
 
     def lines(**changes: object) -> bytes:
         return credential_lines(msgspec.structs.replace(provider(1, ANYWHERE), **changes), base)

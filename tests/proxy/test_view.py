@@ -40,26 +40,26 @@ def frontend(*targets: str, **changes: object) -> FrontendModelEntry:
 
 
 def test_keys_find_their_principals() -> None:
-    view = build_view(entries(), LIVE, 5.0)
+    view = build_view(entries(), LIVE)
     caller = view.callers[digest_of(KEY)]
     assert caller.principal.name == "team-a"
     assert caller.may_name(MODEL)
     assert not caller.may_name("not-granted")
-    assert (view.version, view.history, view.built_unix) == (1, "history", 5.0)
+    assert (view.version, view.history) == (1, "history")
 
 
 def test_a_grant_on_everything() -> None:
     everyone = PrincipalEntry("p", "all", "user", all_models=True)
-    view = build_view(entries(principals=(everyone,), keys=(KeyEntry(b"k", "k", "p", "sk"),)), LIVE, 0.0)
+    view = build_view(entries(principals=(everyone,), keys=(KeyEntry(b"k", "k", "p", "sk"),)), LIVE)
     assert view.callers[b"k"].may_name("anything")
 
 
 def test_a_key_without_its_principal_opens_nothing() -> None:
-    assert build_view(entries(principals=()), LIVE, 0.0).callers == {}
+    assert build_view(entries(principals=()), LIVE).callers == {}
 
 
 def test_only_active_backends_are_members_by_dialect() -> None:
-    target = build_view(entries(), LIVE, 0.0).models[MODEL].targets[0]
+    target = build_view(entries(), LIVE).models[MODEL].targets[0]
     assert [m.backend.id for m in target.members] == ["backend-1", "backend-2"]
     assert [m.backend.id for m in target.by_dialect["openai"]] == ["backend-1", "backend-2"]
     assert [m.backend.id for m in target.by_dialect["anthropic"]] == ["backend-1"]
@@ -67,7 +67,7 @@ def test_only_active_backends_are_members_by_dialect() -> None:
 
 def test_a_backend_of_the_other_dialect_alone_serves_only_that() -> None:
     only = {"backend-1": live_backend(1, protocol="anthropic")}
-    target = build_view(entries(), only, 0.0).models[MODEL].targets[0]
+    target = build_view(entries(), only).models[MODEL].targets[0]
     assert target.by_dialect["openai"] == ()
     assert len(target.by_dialect["anthropic"]) == 1
 
@@ -80,7 +80,7 @@ def test_unresolved_targets_are_skipped_and_a_known_name_without_backends_is_not
             ProviderModelEntry("model-2", "empty", context_length=300),
         ),
     )
-    model = build_view(made, LIVE, 0.0).models["f"]
+    model = build_view(made, LIVE).models["f"]
     assert [(t.name, len(t.members), t.context_length) for t in model.targets] == [
         ("empty", 0, 300),
         ("qwen", 1, 100),
@@ -95,7 +95,7 @@ def test_pools_hold_backends_with_weights_and_their_own_policy() -> None:
         "least-loaded",
         (PoolMember("backend-1", 3), PoolMember("backend-2", 0), PoolMember("backend-3"), PoolMember("lost")),
     )
-    model = build_view(entries(pools=(pool,), frontend_models=(frontend("local"),)), LIVE, 0.0).models["f"]
+    model = build_view(entries(pools=(pool,), frontend_models=(frontend("local"),)), LIVE).models["f"]
     target = model.targets[0]
     assert target.policy == "least-loaded"
     assert [(m.backend.id, m.weight) for m in target.members] == [("backend-1", 3)]
@@ -103,11 +103,11 @@ def test_pools_hold_backends_with_weights_and_their_own_policy() -> None:
 
 def test_targets_of_rules_are_resolved_beside_the_defaults() -> None:
     rule = RuleEntry(7, targets=(TargetEntry("qwen"), TargetEntry("gone")))
-    model = build_view(entries(frontend_models=(frontend("qwen", rules=(rule,)),)), LIVE, 0.0).models["f"]
+    model = build_view(entries(frontend_models=(frontend("qwen", rules=(rule,)),)), LIVE).models["f"]
     assert [t.name for t in model.rule_targets[7]] == ["qwen"]
 
 
 def test_the_fallback_is_a_frontend_model() -> None:
-    assert build_view(entries(fallback_model=MODEL), LIVE, 0.0).fallback is not None
-    assert build_view(entries(fallback_model="gone"), LIVE, 0.0).fallback is None
-    assert build_view(entries(), LIVE, 0.0).fallback is None
+    assert build_view(entries(fallback_model=MODEL), LIVE).fallback is not None
+    assert build_view(entries(fallback_model="gone"), LIVE).fallback is None
+    assert build_view(entries(), LIVE).fallback is None
