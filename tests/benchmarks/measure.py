@@ -1,9 +1,10 @@
-"""What a process costs, read from /proc: its CPU time, its memory, how long it waited for a core."""
+"""What a process costs, read from /proc: its CPU time, its memory; what the rest of the machine does."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 
 _RSS = re.compile(r"VmRSS:\s+(\d+)")
@@ -32,9 +33,17 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def waited_seconds(pid: int) -> float:
-    """How long the process was ready to run but had no core: the noise that CPU figures do not show."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+def busy_seconds() -> float:
+    """CPU time that all cores of the machine have spent on anything since it started."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def children_seconds() -> float:
+    """CPU time of this process's children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def rss_mib(pid: int) -> float:

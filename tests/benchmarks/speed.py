@@ -3,7 +3,8 @@
     python -m tests.benchmarks.speed [--rounds 5] [--seconds 2] [--json FILE]
 
 Prints a table of medians and the bars that they are held against, then one JSON line. CPU per request or
-stream is the figure to look at: rates and latencies move with whatever else the machine does. Nothing here
+stream is the figure to look at: rates and latencies move with whatever else the machine does (`foreign`:
+how many cores others kept busy; a disturbed measurement is made again). Nothing here
 fails because it is slow; the exit code is 0 unless the run itself broke.
 """
 
@@ -26,6 +27,11 @@ from tests.benchmarks import measure
 from tests.benchmarks.targets import LOAD_CORE, Target, all_targets
 
 Row = dict[str, Any]
+
+QUIET_CORES = 0.15
+"""Up to so many cores of foreign work a measurement counts as undisturbed."""
+
+NOISY_TRIES = 3
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -59,18 +65,37 @@ class Bar(msgspec.Struct, frozen=True):
         return self.value <= self.limit
 
 
-def run_cell(cell: Cell, target: Target, seconds: float) -> Row:
-    """One measurement of one target, alone on its core."""
+def quiet_cell(cell: Cell, targets: list[Target], target: Target, seconds: float) -> Row:
+    """One measurement, made again while others keep the machine busy; the quietest one counts."""
+    best = run_cell(cell, targets, target, seconds)
+    for _ in range(NOISY_TRIES - 1):
+        if best["foreign"] <= QUIET_CORES:
+            break
+        time.sleep(0.5)
+        best = min(best, run_cell(cell, targets, target, seconds), key=lambda row: float(row["foreign"]))
+    return best
+
+
+def run_cell(cell: Cell, targets: list[Target], target: Target, seconds: float) -> Row:
+    """One measurement of one target, alone on its core. `foreign`: cores that strangers kept busy."""
     target.resume()
     time.sleep(0.05)
-    before = (measure.cpu_seconds(target.pid), measure.waited_seconds(target.pid)) if target.pid else (0, 0)
+    began, busy, own = time.monotonic(), measure.busy_seconds(), _own_seconds(targets)
+    before = measure.cpu_seconds(target.pid) if target.pid else 0.0
     row = _bodies(cell, target, seconds) if cell.kind == "body" else _streams(cell, target, seconds)
+    foreign = measure.busy_seconds() - busy - (_own_seconds(targets) - own)
+    row["foreign"] = max(0.0, foreign / (time.monotonic() - began))
     if target.pid:
-        row["cpu_us"] = (measure.cpu_seconds(target.pid) - before[0]) / max(row["done"], 1) * 1e6
-        row["waited"] = (measure.waited_seconds(target.pid) - before[1]) / seconds
+        row["cpu_us"] = (measure.cpu_seconds(target.pid) - before) / max(row["done"], 1) * 1e6
         row["rss_mib"] = measure.rss_mib(target.pid)
     target.pause()
     return row
+
+
+def _own_seconds(targets: list[Target]) -> float:
+    """CPU time of everything that belongs to the run: engine, gateways, load, this process."""
+    own = sum(measure.cpu_seconds(pid) for target in targets for pid in target.family())
+    return own + measure.children_seconds() + time.process_time()
 
 
 def _bodies(cell: Cell, target: Target, seconds: float) -> Row:
@@ -144,14 +169,15 @@ def report(table: dict[str, dict[str, Row]], found: list[Bar]) -> str:
     lines = []
     for cell, targets in table.items():
         lines.append(
-            f"\n{cell}\n  {'':8} {'rate/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8} {'RSS MiB':>8}"
+            f"\n{cell}\n  {'':8} {'rate/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}"
+            f" {'RSS MiB':>8} {'foreign':>8}"
         )
         for name, row in targets.items():
             cpu, rss = row.get("cpu_us"), row.get("rss_mib")
             lines.append(
                 f"  {name:8} {row['rate']:9.0f} {row['p50_ms']:8.3f} {row['p99_ms']:8.3f}"
                 f" {'' if cpu is None else format(cpu, '.1f'):>8} {'' if rss is None else rss:>8}"
-                f"  {row['failures']}"
+                f" {row['foreign']:8.2f}  {row['failures']}"
             )
     lines.append("\nBars")
     for bar in found:
@@ -172,11 +198,11 @@ def main() -> None:
         with all_targets(Path(folder)) as targets:
             for target in targets:
                 for cell in CELLS:
-                    run_cell(cell, target, 1)
+                    run_cell(cell, targets, target, 1)
             for turn in range(options.rounds):
                 for cell in CELLS:
                     for target in targets if turn % 2 == 0 else reversed(targets):
-                        row = run_cell(cell, target, options.seconds)
+                        row = quiet_cell(cell, targets, target, options.seconds)
                         rows.setdefault(cell.name, {}).setdefault(target.name, []).append(row)
     table = {
         cell: {name: medians(found) for name, found in sorted(by_target.items())}

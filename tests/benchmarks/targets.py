@@ -36,6 +36,11 @@ class Target(msgspec.Struct, frozen=True):
     port: int
     key: str
     pid: int | None
+    root: int
+    """The process that was started, with whatever it started itself."""
+
+    def family(self) -> list[int]:
+        return measure.family(self.root)
 
     def resume(self) -> None:
         if self.pid is not None:
@@ -89,7 +94,7 @@ def all_targets(folder: Path) -> Iterator[list[Target]]:
         engine_port = int(engine.stdout.readline())
         measure.pin(engine.pid, LOAD_CORE)
         targets = [
-            Target("direct", engine_port, "none", None),
+            Target("direct", engine_port, "none", None, engine.pid),
             stack.enter_context(_nginx(folder, engine_port)),
             stack.enter_context(_fastllm(folder, engine_port)),
         ]
@@ -117,7 +122,7 @@ def _nginx(folder: Path, engine_port: int) -> Iterator[Target]:
         await_port(port, process)
         worker = next(pid for pid in measure.family(process.pid) if pid != process.pid)
         measure.pin(worker, GATEWAY_CORE)
-        yield Target("nginx", port, "none", worker)
+        yield Target("nginx", port, "none", worker, process.pid)
 
 
 @contextmanager
@@ -139,7 +144,7 @@ def _fastllm(folder: Path, engine_port: int) -> Iterator[Target]:
             if pid != proxy:
                 measure.pin(pid, LOAD_CORE)
         measure.pin(proxy, GATEWAY_CORE)
-        yield Target("fastllm", port, facts["api_key"], proxy)
+        yield Target("fastllm", port, facts["api_key"], proxy, process.pid)
 
 
 def _configure(facts: dict[str, Any], engine_port: int) -> None:
