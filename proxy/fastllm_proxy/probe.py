@@ -31,6 +31,9 @@ class EndpointKey(msgspec.Struct, frozen=True):
     ca: str | None
     server_name: str | None
 
+    def __repr__(self) -> str:
+        return f"EndpointKey({self.api_base!r})"  # without what is secret of it
+
 
 def endpoint_key(provider: ProviderEntry) -> EndpointKey:
     return EndpointKey(

@@ -85,6 +85,9 @@ class ProviderEntry(msgspec.Struct, frozen=True):
     ca: str | None = None
     server_name: str | None = None
 
+    def __repr__(self) -> str:
+        return f"ProviderEntry(id={self.id!r}, name={self.name!r})"  # without what is secret of it
+
 
 class BackendEntry(msgspec.Struct, frozen=True):
     """One provider serving one provider model under an upstream name.

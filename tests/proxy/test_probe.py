@@ -15,12 +15,6 @@ USER_AGENT = "fastllm-proxy/1.2.3 (probe)"
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as running:
-        yield running
-
-
-@pytest.fixture
 async def live() -> AsyncIterator[LiveBackends]:
     backends = LiveBackends()
     yield backends
@@ -166,3 +160,10 @@ def test_what_makes_an_endpoint_distinct() -> None:
     ):
         other = with_provider(snapshot_of("http://a/v1"), **change).providers[0]
         assert endpoint_key(base) != endpoint_key(other)
+
+
+def test_an_endpoints_secrets_are_not_shown() -> None:
+    secret = with_provider(
+        snapshot_of("http://a/v1"), credential="canary-1", extra_headers=(("x-key", "canary-2"),)
+    )
+    assert "canary" not in repr(endpoint_key(secret.providers[0]))

@@ -50,6 +50,13 @@ def test_round_trip_keeps_everything() -> None:
     assert decode_snapshot(encode_snapshot(WHOLE)) == WHOLE
 
 
+def test_a_providers_secrets_are_not_shown() -> None:
+    secret = ProviderEntry(
+        "pr", "gpu", "static", "http://h/v1", credential="canary-1", extra_headers=(("x-key", "canary-2"),)
+    )
+    assert "canary" not in repr(msgspec.structs.replace(WHOLE, providers=(secret,)))
+
+
 def test_fields_that_a_later_release_adds_are_ignored() -> None:
     raw = msgspec.msgpack.decode(encode_snapshot(WHOLE))
     raw["something_new"] = {"a": 1}
