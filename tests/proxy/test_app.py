@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastllm_proxy.app import FILES_PER_REQUEST, Replica, Surroundings, freeze_heap
@@ -84,18 +83,6 @@ async def running(control: FakeControl, *arguments: str, file_limit: int = 3000)
     finally:
         await scene.client.close()
         await replica.close()
-
-
-@pytest.fixture
-async def control() -> AsyncIterator[FakeControl]:
-    async with FakeControl.start() as started:
-        yield started
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as started:
-        yield started
 
 
 async def test_from_snapshot_to_usage(control: FakeControl, engine: FakeEngine) -> None:

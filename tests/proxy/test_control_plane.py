@@ -3,19 +3,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import zlib
-from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 
 from fastllm_proxy.control_plane import AnswerTooLarge, ControlPlane, TokenRefused, Unreachable
 from tests.fakes.control import TOKEN, FakeControl, Scripted
-
-
-@pytest.fixture
-async def control() -> AsyncIterator[FakeControl]:
-    async with FakeControl.start() as running:
-        yield running
 
 
 def client(control: FakeControl, *tokens: str) -> ControlPlane:

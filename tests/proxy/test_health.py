@@ -52,12 +52,6 @@ class Rig:
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as running:
-        yield running
-
-
-@pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     live = LiveBackends()
     built = Rig(live)

@@ -23,11 +23,6 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def captured() -> CapturedLog:
-    return CapturedLog()
-
-
-@pytest.fixture
 async def supervisor(clock: Clock, captured: CapturedLog) -> AsyncIterator[Supervisor]:
     built = Supervisor(captured.log, clock)
     yield built

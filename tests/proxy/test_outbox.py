@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,25 +10,8 @@ from fastllm_proxy.outbox import Outbox
 from fastllm_shared.health import UsageCounters
 from fastllm_shared.ids import uuid7_text
 from fastllm_shared.usage import UsageEvent, decode_batch
-from tests.fakes.control import TOKEN, FakeControl, Scripted
+from tests.fakes.control import FakeControl, Scripted
 from tests.fakes.log import CapturedLog
-
-
-@pytest.fixture
-async def control() -> AsyncIterator[FakeControl]:
-    async with FakeControl.start() as running:
-        yield running
-
-
-@pytest.fixture
-async def plane(control: FakeControl) -> AsyncIterator[ControlPlane]:
-    async with ControlPlane(control.url, (TOKEN,), "test") as client:
-        yield client
-
-
-@pytest.fixture
-def captured() -> CapturedLog:
-    return CapturedLog()
 
 
 def outbox_of(

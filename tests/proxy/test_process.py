@@ -28,12 +28,6 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as running:
-        yield running
-
-
-@pytest.fixture
 async def client() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(headers=HEADERS) as session:
         yield session

@@ -27,19 +27,8 @@ def compose(unattributed: dict[str, int]) -> HealthReport:
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[FakeControl]:
-    async with FakeControl.start() as running:
-        yield running
-
-
-@pytest.fixture
 def metrics() -> Metrics:
     return Metrics()
-
-
-@pytest.fixture
-def captured() -> CapturedLog:
-    return CapturedLog()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -30,23 +29,6 @@ class Accepted(list[Snapshot]):
     @property
     def versions(self) -> list[int]:
         return [snapshot.version for snapshot in self]
-
-
-@pytest.fixture
-async def control() -> AsyncIterator[FakeControl]:
-    async with FakeControl.start() as running:
-        yield running
-
-
-@pytest.fixture
-async def plane(control: FakeControl) -> AsyncIterator[ControlPlane]:
-    async with ControlPlane(control.url, (TOKEN,), "test") as client:
-        yield client
-
-
-@pytest.fixture
-def captured() -> CapturedLog:
-    return CapturedLog()
 
 
 def snapshot(version: int, history: str = "h") -> Snapshot:

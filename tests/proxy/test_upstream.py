@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,6 @@ from fastllm_shared.addresses import AddressPolicy
 from tests.fakes.certificates import Authority
 from tests.fakes.engine import FakeEngine
 from tests.fakes.upstreams import ask, pool_to, read_all, wheel
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as engine:
-        yield engine
 
 
 @pytest.fixture

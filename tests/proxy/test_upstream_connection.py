@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -21,26 +21,6 @@ from tests.fakes.upstreams import (
     read_all,
     request,
 )
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as engine:
-        yield engine
-
-
-@pytest.fixture
-async def pool(engine: FakeEngine) -> AsyncIterator[UpstreamPool]:
-    pool = pool_to(engine.port)
-    yield pool
-    await pool.close()
-
-
-@pytest.fixture
-async def connection(pool: UpstreamPool) -> AsyncIterator[UpstreamConnection]:
-    connection = await pool.connect()
-    yield connection
-    connection.abort()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

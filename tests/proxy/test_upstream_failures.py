@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,32 +12,11 @@ from tests.fakes.upstreams import (
     Reading,
     ask,
     both_ways,
-    pool_to,
     read_all,
 )
 
 SOON = 0.05
 """A timeout that is to strike, in seconds."""
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as engine:
-        yield engine
-
-
-@pytest.fixture
-async def pool(engine: FakeEngine) -> AsyncIterator[UpstreamPool]:
-    pool = pool_to(engine.port)
-    yield pool
-    await pool.close()
-
-
-@pytest.fixture
-async def connection(pool: UpstreamPool) -> AsyncIterator[UpstreamConnection]:
-    connection = await pool.connect()
-    yield connection
-    connection.abort()
 
 
 LIES = {

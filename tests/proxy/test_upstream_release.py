@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.fakes.upstreams import (
     CHAT,
     Reading,
     ask,
-    pool_to,
     read_all,
     read_by_pieces,
     request,
@@ -20,26 +18,6 @@ from tests.fakes.upstreams import (
 
 SOON = 0.05
 """A timeout that is to strike, in seconds."""
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine.start() as engine:
-        yield engine
-
-
-@pytest.fixture
-async def pool(engine: FakeEngine) -> AsyncIterator[UpstreamPool]:
-    pool = pool_to(engine.port)
-    yield pool
-    await pool.close()
-
-
-@pytest.fixture
-async def connection(pool: UpstreamPool) -> AsyncIterator[UpstreamConnection]:
-    connection = await pool.connect()
-    yield connection
-    connection.abort()
 
 
 async def test_released_after_a_whole_answer_it_carries_another(
