@@ -38,6 +38,9 @@ _REQUEST_DROPPED: Final = _HOP_BY_HOP | frozenset(
         HOP_HEADER,
     )
 )
+_CREDENTIALS: Final = frozenset((b"api-key", b"authorization", b"x-api-key"))
+"""Where a client's key may be. What is shorter than `_SECRET_BYTES` there is no key of ours."""
+_SECRET_BYTES: Final = 16
 _REQUEST_DROPPED_PREFIXES: Final = (b"proxy-", b"x-forwarded-")
 _RESPONSE_DROPPED: Final = _HOP_BY_HOP | frozenset(
     (
@@ -92,19 +95,27 @@ def request_head(exchange: Exchange, backend: Backend, length: int) -> bytes:
 
 def passing_request_headers(headers: RawHeaders, own: frozenset[bytes]) -> bytes:
     """The client's headers that go on, each line with its CRLF. `own` are set by the backend's
-    configuration."""
+    configuration. A header that repeats the client's key, under whatever name, does not go on."""
     kept = []
+    secrets = []
     listed: frozenset[bytes] = frozenset()
     for name, value in headers:
         lowered = name.lower()
         if lowered in _REQUEST_DROPPED:
-            if lowered == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+            if lowered in _CREDENTIALS:
+                secrets.append(value.rpartition(b" ")[2])  # without its scheme
+            elif lowered == b"connection" and value.lower() not in _PLAIN_CONNECTION:
                 listed |= connection_options(value)
         elif lowered not in own and not lowered.startswith(_REQUEST_DROPPED_PREFIXES):
             kept.append((lowered, name, value))
     if listed:
         kept = [line for line in kept if line[0] not in listed]
-    return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
+    lines = b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
+    for secret in secrets:
+        if secret in lines and len(secret) >= _SECRET_BYTES:
+            kept = [line for line in kept if secret not in line[2]]
+            lines = b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
+    return lines
 
 
 def passing_response_headers(headers: RawHeaders, *, event_stream: bool) -> bytes:

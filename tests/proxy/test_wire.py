@@ -64,6 +64,25 @@ def test_the_rest_passes_in_its_order_and_spelling() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "credential",
+    [(b"Authorization", b"Bearer sk-a-key-of-the-gateway"), (b"x-api-key", b"sk-a-key-of-the-gateway")],
+)
+def test_a_header_that_repeats_the_key_does_not_pass(credential: tuple[bytes, bytes]) -> None:
+    repeated = (
+        (b"X-Original-Authorization", b"Bearer sk-a-key-of-the-gateway"),
+        (b"Referer", b"http://host/?key=sk-a-key-of-the-gateway&x=1"),
+        (b"X-Own", b"1"),
+    )
+    for headers in ((credential, *repeated), (*repeated, credential)):
+        assert passing_request_headers(headers, frozenset()) == b"X-Own: 1\r\n"
+
+
+def test_what_is_no_key_takes_no_header_along() -> None:
+    headers = ((b"Authorization", b"Bearer 1"), (b"api-key", b""), (b"X-Own", b"1"))
+    assert passing_request_headers(headers, frozenset()) == b"X-Own: 1\r\n"
+
+
 def test_what_connection_names_does_not_pass_wherever_it_stands() -> None:
     headers = (
         (b"X-One", b"1"),
