@@ -33,13 +33,7 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
 
     def problems(self) -> list[str]:
         """What is wrong with the values taken together, one line each, naming the setting."""
-        try:
-            backend = make_url(driver_url(self.database_url)).get_backend_name()
-        except ArgumentError:
-            backend = ""
-        if backend != "postgresql":
-            return ["FASTLLM_DATABASE_URL: not an address of the form postgresql://user@host/name"]
-        return []
+        return address_problems(self.database_url)
 
 
 class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
@@ -91,12 +85,8 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
         found = super().problems()
         if bool(self.tls_cert) != bool(self.tls_key):
             found.append("--tls-cert, --tls-key: set both or neither")
-        try:
-            Keyring.parse(self.encryption_key)
-        except KeyringError as error:
-            found.append(f"FASTLLM_ENCRYPTION_KEY: {error}")
-        if any(len(token) < 16 for token in self.proxy_tokens()) or not 1 <= len(self.proxy_tokens()) <= 2:
-            found.append("FASTLLM_PROXY_TOKEN: one token, or two, of at least 16 characters each")
+        found += key_problems(self.encryption_key)
+        found += token_problems(self.proxy_token)
         try:
             self.address_policy()
         except ValueError:
@@ -109,7 +99,7 @@ class ControlSettings(DatabaseSettings, frozen=True, kw_only=True):
 
     def proxy_tokens(self) -> tuple[str, ...]:
         """The tokens that are valid now."""
-        return tuple(part.strip() for part in self.proxy_token.split(",") if part.strip())
+        return _tokens(self.proxy_token)
 
     def trusted_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
         """Raises `ValueError` when one does not parse."""
@@ -133,3 +123,35 @@ def driver_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     known = ("postgres", "postgresql", "postgresql+asyncpg")
     return f"postgresql+asyncpg://{rest}" if separator and scheme in known else url
+
+
+def address_problems(database_url: str) -> list[str]:
+    """What is wrong with an address of a database, naming the setting."""
+    try:
+        backend = make_url(driver_url(database_url)).get_backend_name()
+    except ArgumentError:
+        backend = ""
+    if backend == "postgresql":
+        return []
+    return ["FASTLLM_DATABASE_URL: not an address of the form postgresql://user@host/name"]
+
+
+def key_problems(encryption_key: str) -> list[str]:
+    """What is wrong with the key, or one of several, under which credentials are encrypted."""
+    try:
+        Keyring.parse(encryption_key)
+    except KeyringError as error:
+        return [f"FASTLLM_ENCRYPTION_KEY: {error}"]
+    return []
+
+
+def token_problems(proxy_token: str) -> list[str]:
+    """What is wrong with the token that proxies prove themselves with."""
+    tokens = _tokens(proxy_token)
+    if 1 <= len(tokens) <= 2 and all(len(token) >= 16 for token in tokens):
+        return []
+    return ["FASTLLM_PROXY_TOKEN: one token, or two, of at least 16 characters each"]
+
+
+def _tokens(proxy_token: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in proxy_token.split(",") if part.strip())

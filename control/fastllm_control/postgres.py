@@ -13,6 +13,7 @@ process would leave behind.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import secrets
 import signal
@@ -247,3 +248,21 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
         return True
+
+
+def is_taken(port: int, host: str) -> bool:
+    """Whether somebody listens on `port` of `host`. That it cannot be listened on for another reason is no
+    yes."""
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+    return False

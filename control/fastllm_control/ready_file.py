@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -47,7 +48,12 @@ def write_ready(path: Path, ready: Ready) -> None:
 
 
 def remove_stale(path: Path) -> None:
-    """What an earlier run left: whoever waits for the file must not find it."""
+    """What an earlier run left: whoever waits for the file must not find it.
+
+    Raises `FileNotFoundError` when there is no folder for the file to be written to.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the ready file's folder does not exist", str(path.parent))
     path.unlink(missing_ok=True)
 
 

@@ -39,7 +39,7 @@ from fastllm_control.readiness import NotReady, Readiness
 from fastllm_control.ready_file import Pids, Ready, announcement, curl_line, remove_stale, write_ready
 from fastllm_control.security import Passwords
 from fastllm_control.transaction import Database
-from fastllm_control.up_processes import Processes, choose_addresses
+from fastllm_control.up_processes import PortInUse, Processes, choose_addresses
 from fastllm_control.up_settings import Passed, UpSettings, default_data_dir, read_settings
 
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         with FolderLock(data_dir / "up.lock"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             up = Up(settings, passed, environ, data_dir, log)
             return runner.run(up.run())
-    except (PostgresError, FolderInUse, EngineMissing, NotReady, demo.DemoError) as error:
+    except (PostgresError, FolderInUse, PortInUse, EngineMissing, NotReady, demo.DemoError) as error:
         sys.stderr.write(f"fastllm up: {error}\n")
         return 1
 

@@ -11,7 +11,7 @@ import msgspec
 from fastllm_control.children import Process
 from fastllm_control.demo_engine import KEY_VARIABLE
 from fastllm_control.kept_secrets import KeptSecrets
-from fastllm_control.postgres import free_ports, is_free
+from fastllm_control.postgres import free_ports, is_free, is_taken
 from fastllm_control.up_settings import Passed, UpSettings, foreign_secrets
 from fastllm_shared.command import Plane
 
@@ -42,8 +42,18 @@ class Addresses(msgspec.Struct, frozen=True):
         return f"http://127.0.0.1:{self.engine_port}"
 
 
+class PortInUse(Exception):
+    """Somebody else listens where one of the processes was to listen."""
+
+
 def choose_addresses(settings: UpSettings, kept: KeptSecrets) -> Addresses:
-    """Free ports for whatever has none. The engine gets the one of the last run, which is configured."""
+    """Free ports for whatever has none. The engine gets the one of the last run, which is configured.
+
+    Raises `PortInUse`: were it another FastLLM, it would answer in the place of the process that could not
+    listen, and be sent this one's password.
+    """
+    _require_free("--control-port", settings.control_host, settings.control_port)
+    _require_free("--port", settings.host, settings.port)
     control, engine, first, *others = free_ports(2 + settings.proxies)
     if settings.demo:
         last = kept.engine_port()
@@ -101,6 +111,11 @@ class Processes:
     def _grace(self, plane: Plane) -> float:
         given: dict[str, float] = getattr(self._passed, plane)
         return float(given.get("shutdown_grace", _GRACE_SECONDS)) + _KILL_MARGIN_SECONDS
+
+
+def _require_free(flag: str, host: str, port: int) -> None:
+    if port and is_taken(port, host):
+        raise PortInUse(f"port {port} on {host} is in use by another process (choose another with {flag})")
 
 
 def _reachable(host: str) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from fastllm_control.config import address_problems, key_problems, token_problems
 from fastllm_shared.command import Plane, declared_settings
 from fastllm_shared.settings import SECRET, Setting, Settings, load, settings_of
 
@@ -49,6 +50,15 @@ class UpSettings(Settings, frozen=True, kw_only=True):
     proxy_token: Annotated[
         str | None, Meta(description="in place of the one that the first run makes", extra=_SECRET)
     ] = None
+
+    def __post_init__(self) -> None:
+        found = [
+            *(address_problems(self.database_url) if self.database_url else ()),
+            *(key_problems(self.encryption_key) if self.encryption_key else ()),
+            *(token_problems(self.proxy_token) if self.proxy_token else ()),
+        ]
+        if found:
+            raise ValueError("\n".join(found))
 
 
 class Passed(msgspec.Struct, frozen=True):

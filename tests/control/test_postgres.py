@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from fastllm_control.postgres import EmbeddedPostgres, PortTaken, free_ports, is_free
+from fastllm_control.postgres import EmbeddedPostgres, PortTaken, free_ports, is_free, is_taken
 from fastllm_control.postgres_install import Account, PostgresError, install_for, wheel_install
 from tests.fakes.postgres_process import PostgresProcess
 from tests.fakes.process_table import command_line, family, is_running, uid_of
@@ -264,6 +264,19 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
         one.bind(("127.0.0.1", 0))
         one.listen()
         assert not is_free(one.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", ""])
+def test_a_port_is_taken_while_somebody_listens_on_it(host: str) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        assert is_taken(one.getsockname()[1], host)
+    assert not is_taken(free_ports(1)[0], host)
+
+
+def test_a_port_of_an_address_that_is_not_ours_is_not_taken() -> None:
+    assert not is_taken(free_ports(1)[0], "203.0.113.9")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -48,3 +49,31 @@ def test_bad_settings_are_raised_before_anything_is_made(tmp_path: Path) -> None
     with pytest.raises(SettingsError):
         run(["--data-dir", str(tmp_path / "data"), "--proxies", "many"], {})
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("flag", ["--port", "--control-port"])
+def test_a_port_in_use_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    # Were it another FastLLM, it would answer in the place of the process that could not listen.
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        assert (
+            run(["--data-dir", str(tmp_path), "--port", "0", "--control-port", "0", flag, str(port)], {}) == 1
+        )
+    assert f"port {port} on 127.0.0.1 is in use by another process (choose another with {flag})" in (
+        capsys.readouterr().err
+    )
+    assert not (tmp_path / "postgres").exists()
+
+
+def test_a_ready_file_without_a_folder_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    ready = tmp_path / "missing" / "ready.json"
+    with pytest.raises(FileNotFoundError, match="the ready file's folder does not exist"):
+        run(
+            ["--data-dir", str(tmp_path), "--ready-file", str(ready), "--port", "0", "--control-port", "0"],
+            {},
+        )
+    assert not (tmp_path / "postgres").exists()

@@ -83,10 +83,10 @@ def test_secrets_have_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_secrets_come_from_variables_and_files(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://db/one\n")
-    environ = {"FASTLLM_DATABASE_URL_FILE": str(tmp_path / "url"), "FASTLLM_PROXY_TOKEN": "token"}
+    environ = {"FASTLLM_DATABASE_URL_FILE": str(tmp_path / "url"), "FASTLLM_PROXY_TOKEN": "proxy-token-for-tests"}
     settings, passed = read_settings([], environ)
     assert settings.database_url == "postgresql://db/one"
-    assert settings.proxy_token == "token"
+    assert settings.proxy_token == "proxy-token-for-tests"
     assert passed.flags("control") == []
 
 
@@ -106,3 +106,16 @@ def test_where_data_goes_by_default() -> None:
     else:
         assert default_data_dir({"HOME": "/home/a"}) == Path("/home/a/.local/share/fastllm")
         assert default_data_dir({"XDG_DATA_HOME": "/data"}) == Path("/data/fastllm")
+
+
+def test_secrets_of_the_wrong_shape_are_told_before_anything_starts() -> None:
+    environ = {
+        "FASTLLM_DATABASE_URL": "mysql://user:hidden@host/name",
+        "FASTLLM_ENCRYPTION_KEY": "zz",
+        "FASTLLM_PROXY_TOKEN": "short",
+    }
+    with pytest.raises(SettingsError) as raised:
+        read_settings([], environ)
+    for variable in environ:
+        assert variable in str(raised.value)
+    assert "hidden" not in str(raised.value)
