@@ -83,7 +83,10 @@ def test_secrets_have_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_secrets_come_from_variables_and_files(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://db/one\n")
-    environ = {"FASTLLM_DATABASE_URL_FILE": str(tmp_path / "url"), "FASTLLM_PROXY_TOKEN": "proxy-token-for-tests"}
+    environ = {
+        "FASTLLM_DATABASE_URL_FILE": str(tmp_path / "url"),
+        "FASTLLM_PROXY_TOKEN": "proxy-token-for-tests",
+    }
     settings, passed = read_settings([], environ)
     assert settings.database_url == "postgresql://db/one"
     assert settings.proxy_token == "proxy-token-for-tests"
