@@ -324,10 +324,13 @@ def _send(exchange: Exchange, answer: Answer) -> None:
 
 
 def _excerpt(text: bytes, backend: Backend) -> str:
-    """A provider's words for the log, without the credential that it may repeat."""
+    """A provider's words for the log, without the secrets that it may repeat: an extra header often holds
+    another one."""
     shown = text.decode("utf-8", "replace")
-    if backend.provider.credential:
-        shown = shown.replace(backend.provider.credential, "***")
+    provider = backend.provider
+    for secret in (provider.credential, *(value for _, value in provider.extra_headers)):
+        if secret:
+            shown = shown.replace(secret, "***")
     return shown[:_SHOWN_CHARACTERS]
 
 

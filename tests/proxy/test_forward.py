@@ -150,6 +150,17 @@ async def test_only_rejections(tmp_path: Path) -> None:
         assert proxy.backend(1).cooling_until > time.monotonic() + 20
 
 
+async def test_an_extra_header_that_a_provider_repeats_is_not_logged(tmp_path: Path) -> None:
+    async with fleet(tmp_path, Answer(status=403, body=b"tenant key canary-4711 is unknown")) as (proxy, _):
+        backend = proxy.backend(1)
+        headers = (("x-tenant-key", "canary-4711"),)
+        backend.provider = msgspec.structs.replace(backend.provider, extra_headers=headers)
+        assert (await proxy.post()).code == "upstream_rejected"
+        logged = proxy.log_text()
+        assert "tenant key *** is unknown" in logged
+        assert "canary" not in logged
+
+
 async def test_only_unreachable_ones(tmp_path: Path) -> None:
     async with fleet(tmp_path, Answer(), Answer()) as (proxy, engines):
         for number in (1, 2):
