@@ -70,6 +70,12 @@ class Call:
         return self._tx
 
 
+class Deleted(msgspec.Struct, frozen=True):
+    """What every deletion answers."""
+
+    deleted: bool = True
+
+
 Handler = Callable[[Call], Awaitable["msgspec.Struct | Response | None"]]
 
 

@@ -10,9 +10,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from fastllm_control.api.principals import Deleted
 from fastllm_control.forms import FrontendModelPatch, NewFrontendModel, Target, TargetList
-from fastllm_control.operations import Call, Operation
+from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import frontend_models as repository
 from fastllm_control.repositories import provider_models

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from fastllm_control.naming import Name, missing
-from fastllm_control.operations import Call, Operation
+from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import principals as repository
 from fastllm_control.services import principals as service
@@ -61,10 +61,6 @@ class Done(msgspec.Struct, frozen=True):
 
     id: UUID
     name: str
-
-
-class Deleted(msgspec.Struct, frozen=True):
-    deleted: bool = True
 
 
 async def index(call: Call) -> Page[PrincipalRow]:

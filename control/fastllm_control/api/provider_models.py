@@ -10,10 +10,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from fastllm_control.api.principals import Deleted
 from fastllm_control.forms import BackendPatch, NewBackend, NewProviderModel, ProviderModelPatch
 from fastllm_control.naming import required_id
-from fastllm_control.operations import Call, Operation
+from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import provider_models as repository
 from fastllm_control.services import provider_models as service

@@ -10,11 +10,10 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from fastllm_control.api.principals import Deleted
 from fastllm_control.dial import DialResult
 from fastllm_control.errors import Invalid
 from fastllm_control.forms import Force, NewProvider, ProviderPatch
-from fastllm_control.operations import Call, Operation
+from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import providers as repository
 from fastllm_control.secrets import Undecryptable

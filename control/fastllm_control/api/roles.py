@@ -9,9 +9,8 @@ from uuid import UUID
 import msgspec
 
 from fastllm_control.access import Permission, Verb
-from fastllm_control.api.principals import Deleted
 from fastllm_control.naming import Name, missing
-from fastllm_control.operations import Call, Operation
+from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import roles as repository
 from fastllm_control.services import roles as service
