@@ -64,6 +64,7 @@ class ClientConnection(RequestHandler):
         "_linger_timer",
         "_linger_until",
         "_server",
+        "on_pause",
         "on_resume",
     )
 
@@ -91,6 +92,7 @@ class ClientConnection(RequestHandler):
         self._discarded = 0
         self._linger_timer: Timer | None = None
         self._linger_until = 0.0
+        self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 
     # What the client sends
@@ -121,8 +123,13 @@ class ClientConnection(RequestHandler):
         self._end_head()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self.on_resume = None
+        self.on_pause = self.on_resume = None
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.on_pause is not None:
+            self.on_pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -236,7 +243,7 @@ class ClientConnection(RequestHandler):
 
     def _served(self) -> None:
         self._request_in_progress = False
-        self.on_resume = None
+        self.on_pause = self.on_resume = None
         if self._handler_waiter is not None and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
 

@@ -2,7 +2,7 @@
 
 `headers` are ready lines, each with its CRLF, without the lines that are written here: `content-length`,
 `transfer-encoding`, `connection` and `x-request-id`. All writing is synchronous; when `paused` turns true the
-client reads more slowly than it is written to, and the writer waits in `drain` or for `on_resume`.
+client reads more slowly than it is written to, and the writer waits in `drain` or is told by `follow`.
 Once the client has gone every call is ignored: the exchange's task is being cancelled.
 """
 
@@ -79,14 +79,10 @@ class Downstream:
         """Whether the client has more than 64 KiB still to take."""
         return self._connection.writing_paused
 
-    @property
-    def on_resume(self) -> Callable[[], None] | None:
-        return self._connection.on_resume
-
-    @on_resume.setter
-    def on_resume(self, callback: Callable[[], None] | None) -> None:
-        """Called once whenever the client has taken what there was; unset when the exchange ends."""
-        self._connection.on_resume = callback
+    def follow(self, on_pause: Callable[[], None] | None, on_resume: Callable[[], None] | None) -> None:
+        """Called whenever `paused` turns true, and whenever it turns false; unset when the exchange ends."""
+        self._connection.on_pause = on_pause
+        self._connection.on_resume = on_resume
 
     async def drain(self) -> None:
         """Waits while `paused`. Raises `ConnectionError` when the client has gone."""

@@ -18,7 +18,7 @@ import msgspec
 
 from fastllm_proxy.dialects import anthropic, openai
 from fastllm_proxy.errors import UpstreamError, UpstreamTimeout
-from fastllm_proxy.mirror import Mirror
+from fastllm_proxy.mirror import SLACK_BYTES, Mirror
 from fastllm_proxy.outcomes import Answer
 from fastllm_proxy.sse import UsageHider, event_end, fields
 
@@ -63,6 +63,7 @@ class Relay:
         "_hider",
         "_mirror",
         "_scanned",
+        "_silent",
         "_started",
         "_timers",
         "_times",
@@ -98,6 +99,7 @@ class Relay:
         self._held = b""
         self._scanned = 0
         self._started = False
+        self._silent = True  # nothing but the head has gone so far
         self._failure: UpstreamError | None = None
         self._first_byte_seconds = first_byte_seconds
 
@@ -106,7 +108,7 @@ class Relay:
         first_byte_seconds = self._first_byte_seconds
         timers: list[Timer] = []
         connection, downstream = self._connection, self._downstream
-        downstream.on_resume = connection.resume
+        downstream.follow(connection.pause, connection.resume)
         try:
             piped = connection.pipe(self.feed, self._times.idle, first_byte_seconds)
             if not self._started and not piped.done():
@@ -122,28 +124,35 @@ class Relay:
         else:
             self._finish()
         finally:
-            downstream.on_resume = None
+            downstream.follow(None, None)
             for timer in timers:
                 timer.cancel()
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next piece of the body; called from the backend's `data_received`."""
+        """Takes the next piece of the body until the head has gone; called from the backend's side."""
         self._mirror.add(piece)
-        if not self._started:
-            if self._exchange.first_byte_at is None and not self._event_stream:
-                self._exchange.first_byte_at = time.monotonic()
-            held = self._held = self._held + piece if self._held else piece
-            if self._event_stream and len(held) <= HELD_BYTES and not self._shows_content():
-                return
-            self._start()
-            return
-        if self._hider is not None:
-            piece = self._hider.feed(piece)
-        if self._exchange.first_byte_at is None:
+        if self._exchange.first_byte_at is None and not self._event_stream:
             self._exchange.first_byte_at = time.monotonic()
+        held = self._held = self._held + piece if self._held else piece
+        if not self._event_stream or len(held) > HELD_BYTES or self._shows_content():
+            self._start()
+
+    def _flow(self, piece: bytes) -> None:
+        """Takes the next piece once the head has gone: what happens for each event of each stream, so calls
+        are spared here."""
+        mirror = self._mirror
+        mirror.parts.append(piece)
+        mirror.size += len(piece)
+        if mirror.size > SLACK_BYTES:
+            mirror.trim()
+        if self._silent:
+            self._silent = False
+            self._exchange.first_byte_at = time.monotonic()
+        hider = self._hider
+        # Most pieces are whole events without usage: there is nothing to hide in them.
+        if hider is not None and (hider.held or b'"usage"' in piece or piece[-2:] != b"\n\n"):
+            piece = hider.feed(piece)
         self._write(piece)
-        if self._downstream.paused:
-            self._connection.pause()
 
     def _shows_content(self) -> bool:
         """Whether the held text has an event that is no error. Fails the attempt if it is one."""
@@ -170,8 +179,10 @@ class Relay:
             first = self._hider.feed(first)
         exchange.status = self._head.status
         exchange.forget_body()
+        self._silent = exchange.first_byte_at is None
+        self._connection.sink = self._flow
         self._downstream.start(self._head.status, self._headers, self._head.content_length, first)
-        if self._downstream.paused:
+        if self._downstream.paused:  # since before this answer
             self._connection.pause()
 
     def _let_go(self) -> None:

@@ -61,24 +61,24 @@ class UsageHider:
     """Takes a stream piece by piece and gives it back without the usage event that the client did not ask
     for.
 
-    `_held` is the beginning of an event that is not complete. When one grows too long it is let go and the
-    hider is `within` it until it ends: `_held` then keeps only what its end may have begun with, written
+    `held` is the beginning of an event that is not complete. When one grows too long it is let go and the
+    hider is `within` it until it ends: `held` then keeps only what its end may have begun with, written
     already.
     """
 
-    __slots__ = ("_held", "within")
+    __slots__ = ("held", "within")
 
     def __init__(self) -> None:
-        self._held = b""
+        self.held = b""
         self.within = False
 
     def feed(self, piece: bytes) -> bytes:
         """What may be written now; possibly nothing."""
         # Most pieces are whole events without usage.
-        if not self._held and b'"usage"' not in piece and piece.endswith((b"\n\n", b"\r\n\r\n")):
+        if not self.held and b'"usage"' not in piece and piece.endswith((b"\n\n", b"\r\n\r\n")):
             return piece
-        text = self._held + piece
-        written = len(self._held) if self.within else 0
+        text = self.held + piece
+        written = len(self.held) if self.within else 0
         passed = []
         position = 0
         while (end := event_end(text, position)) >= 0:
@@ -94,12 +94,12 @@ class UsageHider:
         if self.within or len(rest) > HELD_BYTES:
             self.within = True
             passed.append(rest[written:])
-            self._held = rest[-_END_BYTES:]
+            self.held = rest[-_END_BYTES:]
         else:
-            self._held = rest
+            self.held = rest
         return b"".join(passed)
 
     def rest(self) -> bytes:
         """What is still held when the stream has ended in order: an event that nothing closed."""
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         return b"" if self.within or is_usage_event(held) else held

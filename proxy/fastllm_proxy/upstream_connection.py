@@ -23,7 +23,6 @@ UNREAD_BYTES = 262_144
 """Reading pauses when this much has come that nobody has asked for."""
 
 _HEAD_INITIAL = ord("H")  # no other method begins so
-
 EARLY_SECONDS = 1e-6
 """Within this of a deadline it counts as reached: sums of ticks are not exact."""
 
@@ -49,7 +48,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     `held`      borrowed from the pool; bytes that come while it is not are nobody's
     `_waiter`   the future that `head` or `read` awaits, or the one that `pipe` gave out
     `_reading`  the head has been handed out: only body bytes wake a waiter
-    `_sink`     where `pipe` sends what comes
+    `sink`      where `pipe` sends what comes; whoever called `pipe` may change it meanwhile
     `_deadline` when whoever waits has waited long enough; `_timer` fires at or before it, at `_timer_due`
     `_failure`  why this response cannot be completed; raised after what came before it
     """
@@ -65,7 +64,6 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         "_paused",
         "_phase",
         "_reading",
-        "_sink",
         "_timer",
         "_timer_due",
         "_timers",
@@ -75,6 +73,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         "held",
         "idle_since",
         "reused",
+        "sink",
     )
 
     def __init__(
@@ -96,7 +95,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._reading = False
         self._unread = 0
         self._waiter: asyncio.Future[Any] | None = None
-        self._sink: Callable[[bytes], None] | None = None
+        self.sink: Callable[[bytes], None] | None = None
         self._timer: Timer | None = None
         self._timer_due = inf
         self._failure: UpstreamError | None = None
@@ -161,7 +160,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         The future is done at the end of the body; it raises `UpstreamError`, or what `sink` raised. While
         the holder has paused, silence is no timeout.
         """
-        self._sink = sink
+        self.sink = sink
         waiter: asyncio.Future[None] = self._wait(max(idle_seconds, first_seconds))
         self._limit = idle_seconds
         if self._paused:
@@ -199,7 +198,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.held = False
-        self._sink = None
+        self.sink = None
         self._waiter = None
         if self._paused:
             self.resume()
@@ -211,7 +210,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if self.held:
             self._fail(ConnectionReset("given up", received=self._parser.received))
             self.held = False
-            self._sink = None
+            self.sink = None
 
     # What the pool calls; it also sets `held`, `reused` and `idle_since`.
 
@@ -234,15 +233,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         try:
             parser.feed(bytes(self._buffer[:nbytes]))
         except BadResponse as error:
-            if parser.pieces and self._sink is not None:
-                self._deliver(self._sink)
+            if parser.pieces and self.sink is not None:
+                self._deliver(self.sink)
             elif parser.pieces and self._reading:
                 self._settle(None)  # what came before it is read first
             self._fail(error)
             return
-        if self._sink is not None:
+        if self.sink is not None:
             if parser.pieces:
-                self._deliver(self._sink)
+                self._deliver(self.sink)
             if parser.complete:
                 self._settle(None)
         elif not self.held:
@@ -306,7 +305,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._timer_due = inf
         if self._waiter is None or self._waiter.done():
             return
-        held_back = self._sink is not None and self._paused
+        held_back = self.sink is not None and self._paused
         left = self._limit if held_back else self._deadline - self._timers.now
         if left > EARLY_SECONDS:
             self._arm(left)
@@ -335,8 +334,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         deadline = self._deadline = self._timers.next + self._limit
         if deadline < self._timer_due:
             self._arm(self._limit)  # it was set for the first piece, which may take longer than the next
+        pieces = self._parser.pieces  # as `take` does: one call less for each event of each stream
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         try:
-            sink(self._parser.take())
+            sink(piece)
         except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe
             self._settle(error)
             self._fail(ConnectionReset("given up", received=self._parser.received))

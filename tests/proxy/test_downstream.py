@@ -156,11 +156,11 @@ class Flood:
     def __init__(self) -> None:
         self.written = 0
         self.blocked = asyncio.Event()
-        self.resumed = 0
+        self.paused = self.resumed = 0
 
     async def __call__(self, exchange: Exchange, body: RequestBody) -> None:
         downstream = exchange.downstream
-        downstream.on_resume = self._on_resume
+        downstream.follow(self._on_pause, self._on_resume)
         downstream.start(200, JSON, None)
         for _ in range(3):
             while not downstream.paused:
@@ -170,6 +170,9 @@ class Flood:
             await downstream.drain()
             assert not downstream.paused
         downstream.end()
+
+    def _on_pause(self) -> None:
+        self.paused += 1
 
     def _on_resume(self) -> None:
         self.resumed += 1
@@ -185,10 +188,10 @@ async def test_a_slow_client_pauses_the_writer_at_64_kib() -> None:
             (connection,) = edge.server.connections
             assert connection.transport is not None
             assert 65_536 < connection.transport.get_write_buffer_size() < 65_536 + 20_000
-            assert flood.resumed == 0
+            assert (flood.paused, flood.resumed) == (1, 0)
             answer = await client.answer()
             assert len(answer.body) == flood.written
-            assert flood.resumed == 3
+            assert (flood.paused, flood.resumed) == (3, 3)
             edge.handler = Flood()
             await client.send(post("/v1/embeddings", b"{}"))
             await client.answer()
