@@ -187,9 +187,12 @@ class Publisher:
 
     def _failed(self, error: Exception) -> None:
         # A database that is away is no failure of building: nothing can have been committed.
-        self.failures += not isinstance(refusal_of(error), Unavailable)
+        away = isinstance(refusal_of(error), Unavailable)
+        self.failures += not away
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        if reason != self.last_error:
+        if reason != self.last_error and away:
+            self._log.warning("database not reached, the last snapshot stays", reason=reason)
+        elif reason != self.last_error:
             self._log.error("snapshot not built", reason=reason, exc_info=error)
         self.last_error = reason
 

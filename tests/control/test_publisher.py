@@ -202,10 +202,13 @@ async def test_a_credential_that_does_not_open_is_named_and_the_rest_is_served(
 async def test_a_database_that_is_away_is_no_failed_build() -> None:
     settings = DatabaseSettings(database_url="postgresql://nobody@127.0.0.1:1/none")
     engine = open_engine(settings)
-    async with running(Database(engine), settings.database_url) as publisher:
+    log = CapturedLog()
+    async with running(Database(engine), settings.database_url, log) as publisher:
         assert await publisher.newer_than(0, 0.3) is None
         assert publisher.failures == 0
         assert publisher.last_error is not None
+        assert len(log.events("database not reached, the last snapshot stays")) == 1
+        assert not log.events("snapshot not built")  # which would print a traceback
     await engine.dispose()
 
 
