@@ -75,6 +75,8 @@ class EmbeddedPostgres:
         self._data: DataFolder | None = None
         self._password = ""
         self._served = False
+        self._stopping = False
+        self._grace_seconds = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -141,22 +143,35 @@ class EmbeddedPostgres:
         self._served = True
 
     def stop(self, grace_seconds: float = 20.0) -> None:
-        """Stop the server: fast, then at once, then by force. A second call does nothing."""
+        """Stop the server: fast, then at once, then by force, each after the grace of the one before.
+
+        A second call does nothing; one that comes from another thread while the first still waits gives that
+        one its own grace.
+        """
+        self._grace_seconds = grace_seconds
         process, self._process = self._process, None
         if process is None:
-            self._lock.release()
+            if not self._stopping:
+                self._lock.release()
             return
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-            process.send_signal(number)
-            try:
-                process.wait(grace_seconds)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        self._stopping = True
         try:
+            for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+                process.send_signal(number)
+                if self._ends(process):
+                    break
             self._running().close()  # comes through once the last of its processes has gone
         finally:
+            self._stopping = False
             self._lock.release()
+
+    def _ends(self, process: subprocess.Popen[bytes]) -> bool:
+        since = time.monotonic()
+        while process.poll() is None:
+            if time.monotonic() - since > self._grace_seconds:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
 
     def _running(self) -> IO[bytes]:
         """The lock that the server's processes inherit; waits for those of a killed one to be gone."""

@@ -218,3 +218,17 @@ async def test_postgres_can_be_ended_at_once(tmp_path: Path) -> None:
     await child.first_start()
     child.kill()
     assert child.pid is None
+
+
+async def test_postgres_that_does_not_stop_can_be_ended_meanwhile(tmp_path: Path) -> None:
+    child = PostgresChild(EmbeddedPostgres(tmp_path, durable=False))
+    await child.first_start()
+    os.kill(child.pid or 0, signal.SIGSTOP)
+    stopping = asyncio.create_task(child.stop())
+    await asyncio.sleep(0.1)
+    child.kill()
+    assert not stopping.done()
+    await asyncio.wait_for(stopping, 10)
+    again = EmbeddedPostgres(tmp_path, durable=False)
+    again.start()
+    again.stop()
