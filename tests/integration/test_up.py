@@ -298,7 +298,7 @@ def test_a_port_that_is_taken_ends_the_start_with_the_reason(tmp_path: Path) -> 
         port = str(other.getsockname()[1])
         with RunningUp(tmp_path / "data", "--control-port", port, *QUICK) as up:
             assert up.wait() == 1
-            assert "control ended while starting" in up.output
+            assert "is in use by another process (choose another with --control-port)" in up.output
             assert port in up.output
             assert up.left(within_seconds=1) == []
             assert not up.ready_file.exists()
