@@ -79,6 +79,8 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     steps = (path or "$").removeprefix("$").removeprefix(".")
     field = ".".join(part for part in (steps, named["field"] if named else "") if part)
     unknown = named is not None and "unknown" in what
+    if " matching regex " in what:
+        what = "it holds characters that are not allowed here, or not at its start or end"
     return Invalid("unknown_field" if unknown else "invalid_value", _cut(what), _cut(field) or None)
 
 

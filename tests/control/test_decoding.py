@@ -137,3 +137,12 @@ def test_paths() -> None:
         with pytest.raises(Invalid) as refused:
             decode_path({"id": raw})
         assert refused.value.field == "id"
+
+
+def test_no_regular_expression_is_shown_to_callers() -> None:
+    class Named(msgspec.Struct):
+        name: Annotated[str, msgspec.Meta(pattern="^[a-z]+$")]
+
+    with pytest.raises(Invalid, match="it holds characters that are not allowed here") as refused:
+        decode_body(msgspec.json.Decoder(Named), b'{"name":" x - at `y`"}')
+    assert refused.value.field == "name"
