@@ -120,7 +120,7 @@ class RequestBody:
         certain to come."""
         if self._payload is not EMPTY_PAYLOAD and self._payload.is_eof():
             return True
-        if self._awaits_continue():
+        if self._awaits_continue() or self._payload.exception() is not None:
             return False
         length = self._content_length()
         if self._payload is EMPTY_PAYLOAD:

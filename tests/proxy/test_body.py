@@ -99,7 +99,12 @@ def limited(**limits: float) -> EdgeSettings:
 
 
 @pytest.mark.parametrize(
-    "framing", [b"Content-Length: 500000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"]
+    "framing",
+    [
+        b"Content-Length: 500000\r\n\r\n",
+        b"Content-Length: 5000\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+    ],
 )
 async def test_a_body_that_pauses_is_dropped(framing: bytes) -> None:
     async with running_edge(limited(pause_seconds=0.15)) as edge, await edge.connect() as client:
@@ -110,6 +115,7 @@ async def test_a_body_that_pauses_is_dropped(framing: bytes) -> None:
         answer = await client.answer()
         assert (answer.status, answer.error["code"]) == (408, "request_timeout")
         assert answer.error["message"] == "the request body paused for too long"
+        assert answer.headers["connection"] == "close"
         assert await client.rest() == b""
 
 
