@@ -143,6 +143,8 @@ def _fastllm(folder: Path, engine_port: int) -> Iterator[Target]:
         for pid in measure.family(process.pid):
             if pid != proxy:
                 measure.pin(pid, LOAD_CORE)
+                # They would be on another machine: here they must not hold up engine and load.
+                os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
         measure.pin(proxy, GATEWAY_CORE)
         yield Target("fastllm", port, facts["api_key"], proxy, process.pid)
 
