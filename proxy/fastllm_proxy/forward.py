@@ -265,7 +265,8 @@ class Forwarder:
             mirror.add(body)
             exchange.first_byte_at = time.monotonic()
             exchange.status = head.status
-            # The connection is free before the client is served: its next request may follow at once.
+            # The connection is free before the client is served: its next request may follow at once. Nothing
+            # awaits from here to the `finally` of the attempt, so that one releases nobody else's.
             connection.release()
             exchange.downstream.send_whole(head.status, lines, body)
             return
