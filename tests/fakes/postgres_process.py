@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ def main() -> int:
         os.setgroups([])
         os.setgid(options.gid)
         os.setuid(options.uid)
+    # A suite that runs in the background of a script inherits an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     install = Install(options.programs) if options.programs else None
     server = EmbeddedPostgres(options.folder, durable=False, install=install)
     try:
