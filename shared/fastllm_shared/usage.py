@@ -14,8 +14,8 @@ Refusal = Literal["authorisation", "rate_limit", "budget", "no_backend", "overlo
 CostSource = Literal["provider", "price"]
 
 
-class UsageEvent(msgspec.Struct, frozen=True, gc=False):
-    """One request, as it will be stored.
+class UsageEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One request, as it will be stored. On the wire what is absent has its default.
 
     `id` is a UUIDv7 minted by the proxy: storing it twice changes nothing. `at` is the Unix time in
     seconds at which the request was accepted. `sequence` counts the events of one replica from 1.

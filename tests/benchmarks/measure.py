@@ -23,13 +23,14 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process with all of its threads, not of its children, in nanosecond resolution."""
+    """CPU time of a process with all of its threads, not of its children, in nanosecond resolution; 0 once
+    it has ended."""
     total = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        try:
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
             total += int((thread / "schedstat").read_text().split()[0])
-        except OSError:
-            continue
+    except OSError:
+        pass
     return total / 1e9
 
 

@@ -32,6 +32,8 @@ QUIET_CORES = 0.15
 """Up to so many cores of foreign work a measurement counts as undisturbed."""
 
 NOISY_TRIES = 3
+SETTLE_SECONDS = 0.8
+"""What a gateway has put off while it was stopped, usage on its way above all, is done by then."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -79,7 +81,8 @@ def quiet_cell(cell: Cell, targets: list[Target], target: Target, seconds: float
 def run_cell(cell: Cell, targets: list[Target], target: Target, seconds: float) -> Row:
     """One measurement of one target, alone on its core. `foreign`: cores that strangers kept busy."""
     target.resume()
-    time.sleep(0.05)
+    target.quieten(cell.connections == 1)  # latency is measured there, and the core is not busy with load
+    time.sleep(SETTLE_SECONDS)
     began, busy, own = time.monotonic(), measure.busy_seconds(), _own_seconds(targets)
     before = measure.cpu_seconds(target.pid) if target.pid else 0.0
     row = _bodies(cell, target, seconds) if cell.kind == "body" else _streams(cell, target, seconds)

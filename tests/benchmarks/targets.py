@@ -6,6 +6,7 @@ core 0 (the idle one is stopped meanwhile), engine and load share core 1.
 
 from __future__ import annotations
 
+import contextlib
 import http.cookiejar
 import json
 import os
@@ -41,6 +42,15 @@ class Target(msgspec.Struct, frozen=True):
 
     def family(self) -> list[int]:
         return measure.family(self.root)
+
+    def quieten(self, quiet: bool) -> None:
+        """Lets what the gateway runs beside itself (it would be on another machine) yield to the load, or
+        take its turn again."""
+        policy = os.SCHED_IDLE if quiet else os.SCHED_OTHER
+        for pid in self.family():
+            if self.pid is not None and pid != self.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(pid, policy, os.sched_param(0))
 
     def resume(self) -> None:
         if self.pid is not None:
@@ -143,8 +153,6 @@ def _fastllm(folder: Path, engine_port: int) -> Iterator[Target]:
         for pid in measure.family(process.pid):
             if pid != proxy:
                 measure.pin(pid, LOAD_CORE)
-                # They would be on another machine: here they must not hold up engine and load.
-                os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
         measure.pin(proxy, GATEWAY_CORE)
         yield Target("fastllm", port, facts["api_key"], proxy, process.pid)
 
