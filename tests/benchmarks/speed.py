@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,11 @@ def quiet_cell(cell: Cell, targets: list[Target], target: Target, seconds: float
 def run_cell(cell: Cell, targets: list[Target], target: Target, seconds: float) -> Row:
     """One measurement of one target, alone on its core. `foreign`: cores that strangers kept busy."""
     target.resume()
-    target.quieten(cell.connections == 1)  # latency is measured there, and the core is not busy with load
     time.sleep(SETTLE_SECONDS)
     began, busy, own = time.monotonic(), measure.busy_seconds(), _own_seconds(targets)
     before = measure.cpu_seconds(target.pid) if target.pid else 0.0
-    row = _bodies(cell, target, seconds) if cell.kind == "body" else _streams(cell, target, seconds)
+    with target.undisturbed() if cell.connections == 1 else nullcontext():
+        row = _bodies(cell, target, seconds) if cell.kind == "body" else _streams(cell, target, seconds)
     foreign = measure.busy_seconds() - busy - (_own_seconds(targets) - own)
     row["foreign"] = max(0.0, foreign / (time.monotonic() - began))
     if target.pid:

@@ -7,7 +7,13 @@ import zlib
 import pytest
 from aiohttp import web
 
-from fastllm_proxy.control_plane import AnswerTooLarge, ControlPlane, TokenRefused, Unreachable
+from fastllm_proxy.control_plane import (
+    PIECE_BYTES,
+    AnswerTooLarge,
+    ControlPlane,
+    TokenRefused,
+    Unreachable,
+)
 from tests.fakes.control import TOKEN, FakeControl, Scripted
 
 
@@ -22,6 +28,16 @@ async def test_it_sends_the_token_and_who_it_is(control: FakeControl) -> None:
     assert request.headers["authorization"] == f"Bearer {TOKEN}"
     assert request.headers["user-agent"] == "fastllm-proxy/test"
     assert request.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES, PIECE_BYTES + 1, 10 * PIECE_BYTES - 1])
+async def test_large_bodies_leave_in_pieces_and_arrive_whole(control: FakeControl, size: int) -> None:
+    body = b'"' + b"x" * (size - 2) + b'"'
+    control.tokens = ("old",)
+    async with client(control, "new", "old") as plane:  # sent twice: for the second token too
+        await plane.post("/health-report", body, deadline_seconds=5)
+    assert control.requests[-1].body == body
+    assert ("content-length" in control.requests[-1].headers) == (size <= PIECE_BYTES)
 
 
 async def test_while_rotating_the_token_that_is_accepted_is_kept(control: FakeControl) -> None:
