@@ -23,9 +23,11 @@ The path of one request, in the order of the modules that it passes
  7. routing       rules and targets → chain
  8. balancer      backends of a target in the order in which they should be tried
  9. gate          flow control per backend (empty so far: always open)
-10. forward       attempts: connect, send, await the head; failover before the first byte. Its parts:
-                  `attempts` (who is next), `verdict` (what a status means), `outcomes` (which attempt
-                  decides), `wire` (headers), `traffic` (what attempts say about a backend; empty so far)
+10. forward       attempt after attempt until one answers: `candidates` (who is next), `retries` (how many
+                  there may be), `outcomes` (which of them decides)
+    dispatch      one attempt: gate, connect, send, await the head; `rewrite` (the body as this backend is to
+                  see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
+    delivery      its answer: `verdict` (what a status means); whole, or by relay
 11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
 12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the event
     pipeline      holds the stages together, and alone knows their order

@@ -16,8 +16,10 @@ from fastllm_proxy.backends import Backend
 from fastllm_proxy.balancer import Balancer
 from fastllm_proxy.config import ProxySettings
 from fastllm_proxy.control_plane import ControlPlane
+from fastllm_proxy.delivery import Delivery
+from fastllm_proxy.dispatch import Dispatcher, Patience
 from fastllm_proxy.exposition import Exposition
-from fastllm_proxy.forward import Forwarder, ForwardSettings
+from fastllm_proxy.forward import Forwarder
 from fastllm_proxy.gate import Gates
 from fastllm_proxy.health import Prober
 from fastllm_proxy.lag import INTERVAL_SECONDS, LoopLag
@@ -31,6 +33,7 @@ from fastllm_proxy.observe import Log
 from fastllm_proxy.outbox import BATCH_SECONDS, LONGEST_PAUSE_SECONDS, POST_SECONDS, Outbox
 from fastllm_proxy.pipeline import Pipeline
 from fastllm_proxy.pools import PoolFactory
+from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.report import REPORT_SECONDS, Reporter
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
@@ -192,18 +195,21 @@ class Replica:
 
     def _make_pipeline(self) -> Pipeline:
         settings = self._settings
-        forwarder = Forwarder(
-            settings=ForwardSettings(
-                upstream_timeout=settings.upstream_timeout,
-                response_timeout=settings.response_timeout,
-                max_retries=settings.max_retries,
-            ),
-            balancer=Balancer(),
-            gates=Gates(),
+        gates = Gates()
+        dispatcher = Dispatcher(
+            patience=Patience(settings.upstream_timeout, settings.response_timeout),
+            delivery=Delivery(timers=self._timers, times=RelayTimes()),
+            gates=gates,
             traffic=Traffic(),
-            timers=self._timers,
             metrics=self._metrics,
             log=self._around.log,
+        )
+        forwarder = Forwarder(
+            max_retries=settings.max_retries,
+            balancer=Balancer(),
+            gates=gates,
+            dispatcher=dispatcher,
+            metrics=self._metrics,
         )
         meter = Meter(
             replica=self._around.identity.replica,

@@ -17,7 +17,9 @@ import msgspec
 from fastllm_proxy.accept import EdgeSettings, ProxyServer
 from fastllm_proxy.access_log import AccessLog
 from fastllm_proxy.balancer import Balancer
-from fastllm_proxy.forward import Forwarder, ForwardSettings
+from fastllm_proxy.delivery import Delivery
+from fastllm_proxy.dispatch import Dispatcher, Patience
+from fastllm_proxy.forward import Forwarder
 from fastllm_proxy.gate import Gates
 from fastllm_proxy.limits import Limits
 from fastllm_proxy.local import Health, LocalRoutes
@@ -26,6 +28,7 @@ from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.observe import make_log
 from fastllm_proxy.pipeline import Pipeline
 from fastllm_proxy.pools import PoolFactory
+from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
 from fastllm_proxy.timers import TimerWheel
@@ -155,7 +158,7 @@ async def _no_metrics() -> bytes:
 class Gateway:
     """`port` is where it listens; `store`, `metrics`, `events` and `log_path` are there to be looked at."""
 
-    def __init__(self, folder: Path, settings: ForwardSettings) -> None:
+    def __init__(self, folder: Path, patience: Patience, times: RelayTimes) -> None:
         self.log_path = folder / "log"
         self._descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sink = LineSink(self._descriptor)
@@ -166,15 +169,21 @@ class Gateway:
         self.registry = BackendRegistry(PoolFactory(AddressPolicy(), self.timers, None), log)
         self.store = SnapshotStore(self.registry)
         self._access_log = AccessLog(self._sink, "json")
+        gates = Gates()
         pipeline = Pipeline(
             forwarder=Forwarder(
-                settings=settings,
+                max_retries=2,
                 balancer=Balancer(),
-                gates=Gates(),
-                traffic=Traffic(),
-                timers=self.timers,
+                gates=gates,
+                dispatcher=Dispatcher(
+                    patience=patience,
+                    delivery=Delivery(timers=self.timers, times=times),
+                    gates=gates,
+                    traffic=Traffic(),
+                    metrics=self.metrics,
+                    log=log,
+                ),
                 metrics=self.metrics,
-                log=log,
             ),
             limits=Limits(),
             meter=Meter(
@@ -308,12 +317,13 @@ async def gateway(
     *engines: FakeEngine,
     providers: dict[str, Any] | None = None,
     backends: dict[str, Any] | None = None,
-    settings: ForwardSettings | None = None,
+    patience: Patience | None = None,
+    times: RelayTimes | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
     every entry of their kind, `changes` the snapshot."""
-    made = Gateway(folder, settings or ForwardSettings())
+    made = Gateway(folder, patience or Patience(), times or RelayTimes())
     entries = [
         provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fastllm_proxy.forward import ForwardSettings
+from fastllm_proxy.dispatch import Patience
 from fastllm_proxy.relay import RelayTimes
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.proxy.rig import Client, Gateway, chat, gateway
@@ -27,7 +27,7 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}
 
 @contextlib.asynccontextmanager
 async def relayed(
-    folder: Path, *answers: Answer, settings: ForwardSettings | None = None
+    folder: Path, *answers: Answer, patience: Patience | None = None, times: RelayTimes | None = None
 ) -> AsyncIterator[tuple[Gateway, FakeEngine]]:
     """A gateway over one engine for each answer; the first of them is handed out."""
     async with contextlib.AsyncExitStack() as stack:
@@ -35,7 +35,7 @@ async def relayed(
         for engine, answer in zip(engines, answers, strict=True):
             for route in (CHAT, "/messages", "/embeddings"):
                 engine.script(route, answer)
-        proxy = await stack.enter_async_context(gateway(folder, *engines, settings=settings))
+        proxy = await stack.enter_async_context(gateway(folder, *engines, patience=patience, times=times))
         yield proxy, engines[0]
 
 
@@ -99,9 +99,9 @@ async def test_when_every_stream_begins_with_an_error_the_client_sees_it(tmp_pat
 
 
 async def test_a_comment_does_not_end_the_holding_but_time_does(tmp_path: Path) -> None:
-    settings = ForwardSettings(relay=RelayTimes(held=0.1))
+    times = RelayTimes(held=0.1)
     async with (
-        relayed(tmp_path, stream(b": ping\n\n", CONTENT, DONE, gap=0.6), settings=settings) as (
+        relayed(tmp_path, stream(b": ping\n\n", CONTENT, DONE, gap=0.6), times=times) as (
             proxy,
             _,
         ),
@@ -115,9 +115,9 @@ async def test_a_comment_does_not_end_the_holding_but_time_does(tmp_path: Path) 
 
 
 async def test_the_head_goes_alone_when_nothing_comes_and_a_later_error_passes(tmp_path: Path) -> None:
-    settings = ForwardSettings(relay=RelayTimes(held=0.1))
+    times = RelayTimes(held=0.1)
     async with (
-        relayed(tmp_path, stream(ERROR, DONE, delay_to_body=0.5), settings=settings) as (
+        relayed(tmp_path, stream(ERROR, DONE, delay_to_body=0.5), times=times) as (
             proxy,
             engine,
         ),
@@ -139,8 +139,8 @@ async def test_a_first_event_of_any_size(tmp_path: Path) -> None:
 
 
 async def test_a_silent_stream_ends_as_a_dying_one_once_its_head_is_out(tmp_path: Path) -> None:
-    settings = ForwardSettings(upstream_timeout=0.4, relay=RelayTimes(held=0.1))
-    async with relayed(tmp_path, stream(CONTENT, delay_to_body=30), settings=settings) as (
+    patience, times = Patience(stream=0.4), RelayTimes(held=0.1)
+    async with relayed(tmp_path, stream(CONTENT, delay_to_body=30), patience=patience, times=times) as (
         proxy,
         engine,
     ):
@@ -154,8 +154,8 @@ async def test_a_silent_stream_ends_as_a_dying_one_once_its_head_is_out(tmp_path
 
 
 async def test_a_stream_that_falls_silent_later(tmp_path: Path) -> None:
-    settings = ForwardSettings(upstream_timeout=0.2, relay=RelayTimes(idle=0.2))
-    async with relayed(tmp_path, stream(CONTENT, DONE, gap=30), settings=settings) as (proxy, _):
+    patience, times = Patience(stream=0.2), RelayTimes(idle=0.2)
+    async with relayed(tmp_path, stream(CONTENT, DONE, gap=30), patience=patience, times=times) as (proxy, _):
         answer = await proxy.post(body=chat(stream=True))
         assert not answer.whole
         assert answer.body.startswith(CONTENT)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from fastllm_proxy.attempts import MAX_ATTEMPTS, Candidates, RetryBudget, policy_among_backends
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.balancer import Balancer
+from fastllm_proxy.candidates import MAX_ATTEMPTS, Candidates, policy_among_backends
 from fastllm_proxy.gate import Gates
 from fastllm_proxy.view import Target
 from fastllm_shared.health import Ejection
@@ -103,16 +101,6 @@ def test_only_backends_of_the_dialect() -> None:
     candidates = Candidates(made, Balancer(), Gates(), 2, lambda: NOW)
     assert candidates.next() is both
     assert candidates.next() is None
-
-
-@pytest.mark.parametrize(("in_flight", "allowed"), [(0, 3), (10, 3), (15, 3), (16, 4), (100, 20)])
-def test_retries_are_a_fifth_of_what_is_in_flight(in_flight: int, allowed: int) -> None:
-    budget = RetryBudget()
-    budget.in_flight = in_flight
-    for _ in range(allowed):
-        assert budget.allows_another()
-        budget.retrying += 1
-    assert not budget.allows_another()
 
 
 def test_whose_policy_counts_among_backends() -> None:
