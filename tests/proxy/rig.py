@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ async def _no_metrics() -> bytes:
 class Gateway:
     """`port` is where it listens; `store`, `metrics`, `events` and `log_path` are there to be looked at."""
 
-    def __init__(self, folder: Path, patience: Patience, times: RelayTimes) -> None:
+    def __init__(self, folder: Path, patience: Patience, times: RelayTimes, edge: EdgeSettings) -> None:
         self.log_path = folder / "log"
         self._descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sink = LineSink(self._descriptor)
@@ -197,7 +198,7 @@ class Gateway:
             views=self.store,
             local=LocalRoutes(Ready(), _no_metrics, ("token",)),
             timers=self.timers,
-            settings=EdgeSettings(max_inflight=10_000),
+            settings=edge,
             metrics=self.metrics,
             access_log=self._access_log,
             log=log,
@@ -319,17 +320,21 @@ async def gateway(
     backends: dict[str, Any] | None = None,
     patience: Patience | None = None,
     times: RelayTimes | None = None,
+    edge: EdgeSettings | None = None,
+    tls: ssl.SSLContext | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
-    every entry of their kind, `changes` the snapshot."""
-    made = Gateway(folder, patience or Patience(), times or RelayTimes())
+    every entry of their kind, `changes` the snapshot. `tls` is what it listens with."""
+    made = Gateway(
+        folder, patience or Patience(), times or RelayTimes(), edge or EdgeSettings(max_inflight=10_000)
+    )
     entries = [
         provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)
     ]
     numbered = [backend(n, **(backends or {})) for n in range(1, len(engines) + 1)]
     made.store.accept(snapshot(entries, numbered, **changes))
-    listener = await asyncio.get_running_loop().create_server(made.server, "127.0.0.1", 0)
+    listener = await asyncio.get_running_loop().create_server(made.server, "127.0.0.1", 0, ssl=tls)
     made.port = listener.sockets[0].getsockname()[1]
     try:
         yield made
