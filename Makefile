@@ -1,4 +1,4 @@
-.PHONY: run test check bench lock docs clean
+.PHONY: run test check bench soak lock docs clean
 
 run: ## Everything installed, everything started on the embedded database, a first request shown
 	@./run
@@ -13,6 +13,10 @@ check: ## The checks alone: style, types, imports
 bench: ## Speed beside nginx (needs nginx and wrk on the PATH)
 	@requirements/setup.sh test
 	@.venv/bin/python -m tests.benchmarks.speed
+
+soak: ## What memory does in 20 minutes of mixed load with aborts (needs nginx on the PATH)
+	@requirements/setup.sh test
+	@.venv/bin/python -m tests.benchmarks.memory --soak 20
 
 COMPILE = .venv/bin/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock"

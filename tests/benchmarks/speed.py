@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from tests.benchmarks import measure
+from tests.benchmarks import measure, memory
 from tests.benchmarks.targets import LOAD_CORE, Target, all_targets
 
 Row = dict[str, Any]
@@ -151,8 +151,8 @@ def medians(rows: list[Row]) -> Row:
     return result
 
 
-def bars(table: dict[str, dict[str, Row]]) -> list[Bar]:
-    """The bars of the speed section, from the medians by cell and target."""
+def bars(table: dict[str, dict[str, Row]], streams: Row) -> list[Bar]:
+    """The bars of the speed section, from the medians by cell and target, and the thousand streams."""
 
     def ratio(cell: str) -> float:
         return float(table[cell]["fastllm"]["cpu_us"] / table[cell]["nginx"]["cpu_us"])
@@ -167,10 +167,13 @@ def bars(table: dict[str, dict[str, Row]]) -> list[Bar]:
         Bar("2b p99 to first event, added to direct", added(CELLS[3].name, "p99_ms"), 3.0, "ms"),
         Bar("3a one connection, p50 added to direct", added(CELLS[2].name, "p50_ms"), 0.25, "ms"),
         Bar("3b one connection, p99 added to direct", added(CELLS[2].name, "p99_ms"), 1.0, "ms"),
+        Bar("4a 1,000 slow streams: how many failed", memory.STREAMS - streams["done"], 0.0, ""),
+        Bar("4b resident memory meanwhile", streams["peak_mib"], 150.0, "MiB"),
+        Bar("4c and what of it stayed", streams["after_mib"] - streams["before_mib"], 20.0, "MiB"),
     ]
 
 
-def report(table: dict[str, dict[str, Row]], found: list[Bar]) -> str:
+def report(table: dict[str, dict[str, Row]], streams: Row, found: list[Bar]) -> str:
     lines = []
     for cell, targets in table.items():
         lines.append(
@@ -184,6 +187,7 @@ def report(table: dict[str, dict[str, Row]], found: list[Bar]) -> str:
                 f" {'' if cpu is None else format(cpu, '.1f'):>8} {'' if rss is None else rss:>8}"
                 f" {row['foreign']:8.2f}  {row['failures']}"
             )
+    lines.append(f"\n{memory.STREAMS} slow streams\n  {streams}")
     lines.append("\nBars")
     for bar in found:
         verdict = "met" if bar.met else "NOT met"
@@ -209,14 +213,16 @@ def main() -> None:
                     for target in targets if turn % 2 == 0 else reversed(targets):
                         row = quiet_cell(cell, targets, target, options.seconds)
                         rows.setdefault(cell.name, {}).setdefault(target.name, []).append(row)
+            streams = memory.slow_streams(next(one for one in targets if one.name == "fastllm"))
     table = {
         cell: {name: medians(found) for name, found in sorted(by_target.items())}
         for cell, by_target in rows.items()
     }
-    found = bars(table)
-    sys.stdout.write(report(table, found) + "\n")
+    found = bars(table, streams)
+    sys.stdout.write(report(table, streams, found) + "\n")
     summary = {
         "table": table,
+        "streams": streams,
         "bars": [msgspec.structs.asdict(bar) | {"met": bar.met} for bar in found],
     }
     line = json.dumps(summary)
