@@ -1,13 +1,14 @@
-"""The request body: read whole within limits of size, pace and memory, inflated if it came compressed.
+"""The request body: read within limits of size, pace and memory, inflated if it came compressed.
 
-A body is held until its exchange ends, because failover may send it again. Multipart bodies above 1 MiB will
-be spooled to an unlinked temporary file: that will be a `spool` beside `RequestBody.read`."""
+Read whole, it is held until its exchange ends, because failover may send it again. Whoever can do with it
+piece by piece holds none of it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from fastllm_proxy import refusals
+from fastllm_proxy.inflation import INFLATED_FROM_BYTES, Inflater, inflate
 
 if TYPE_CHECKING:
     from fastllm_proxy.connection import ClientConnection
@@ -23,12 +25,6 @@ if TYPE_CHECKING:
 
 DISCARDED_BYTES: Final = 256 * 1024
 """An unread rest up to this size is read and thrown away rather than closing the connection over it."""
-
-INFLATED_FROM_BYTES: Final = 64 * 1024
-"""Compressed bytes taken at a time: zlib copies what it leaves over."""
-
-INFLATED_STEP_BYTES: Final = 256 * 1024
-"""Inflated in one go, about 1 ms of work; other requests get their turn between two steps."""
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
@@ -93,10 +89,7 @@ class RequestBody:
     async def read(self, max_bytes: int) -> bytes | bytearray:
         """The whole body, decoded. Raises `Refused`: 413 when it exceeds `max_bytes` (as sent or inflated),
         408 when it comes too slowly, 415 and 400 for its encoding, 503 when the worker holds too much."""
-        message = self._message
-        encoding = message.headers.get(hdrs.CONTENT_ENCODING)
-        if encoding is not None:
-            encoding = _known_encoding(encoding)
+        encoded = self._encoded()
         payload = self._payload
         if payload.is_eof():
             data: bytes | bytearray = payload.read_nowait()
@@ -106,9 +99,17 @@ class RequestBody:
         else:
             self._check_length(max_bytes)
             data = await self._collect(max_bytes)
-        if encoding is None:
+        if not encoded:
             return data
-        return await self._inflate(data, max_bytes)
+        inflated = await inflate(data, max_bytes, self._hold)
+        self._budget.give_back(len(data))
+        self._held -= len(data)
+        return inflated
+
+    def pieces(self, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """The body as it comes, decoded, in pieces of which none is empty or kept. Refuses as `read` does.
+        Close it when you leave it early: `async with aclosing(body.pieces(…)) as pieces`."""
+        return self._inflated(max_bytes) if self._encoded() else self._sent(max_bytes)
 
     def release(self) -> None:
         """Takes what is held out of the worker's budget. Idempotent."""
@@ -145,12 +146,20 @@ class RequestBody:
         if (length is not None and length > max_bytes) or self._payload.total_bytes > max_bytes:
             raise refusals.request_too_large(max_bytes)
 
-    async def _collect(self, max_bytes: int) -> bytes | bytearray:
-        payload = self._payload
+    def _begin(self) -> _Pace:
+        """Asks for the body, and watches that it comes."""
         if self._awaits_continue():
             self._connection.write_continue()
         self._continued = True
-        pace = _Pace(payload, self._limits, self._timers)
+        return _Pace(self._payload, self._limits, self._timers)
+
+    def _encoded(self) -> bool:
+        encoding = self._message.headers.get(hdrs.CONTENT_ENCODING)
+        return encoding is not None and _is_coded(encoding)
+
+    async def _collect(self, max_bytes: int) -> bytes | bytearray:
+        payload = self._payload
+        pace = self._begin()
         try:
             collected = bytearray()
             while piece := await payload.readany():
@@ -162,26 +171,37 @@ class RequestBody:
         finally:
             pace.stop()
 
-    async def _inflate(self, data: bytes | bytearray, max_bytes: int) -> bytearray:
-        inflater = zlib.decompressobj(_window_bits(data))
-        inflated = bytearray()
-        for start in range(0, len(data), INFLATED_FROM_BYTES):
-            rest: bytes | bytearray = data[start : start + INFLATED_FROM_BYTES]
-            while True:
-                piece = _inflate_piece(inflater, rest)
-                if len(inflated) + len(piece) > max_bytes:
+    async def _sent(self, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        payload = self._payload
+        self._check_length(max_bytes)
+        pace = None if payload.is_eof() else self._begin()
+        size = 0
+        try:
+            while piece := await payload.readany():
+                size += len(piece)
+                if size > max_bytes:
                     raise refusals.request_too_large(max_bytes)
-                self._hold(len(piece))
-                inflated += piece
-                rest = inflater.unconsumed_tail
-                if not rest and len(piece) < INFLATED_STEP_BYTES:
-                    break
-                await asyncio.sleep(0)
-        if not inflater.eof or inflater.unused_data:
-            raise refusals.undecodable_body()
-        self._budget.give_back(len(data))
-        self._held -= len(data)
-        return inflated
+                yield piece
+        finally:
+            if pace is not None:
+                pace.stop()
+
+    async def _inflated(self, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        inflater = Inflater()
+        size = 0
+        async with aclosing(self._sent(max_bytes)) as pieces:
+            async for data in pieces:
+                view = memoryview(data)
+                for start in range(0, len(view), INFLATED_FROM_BYTES):
+                    inflater.put(view[start : start + INFLATED_FROM_BYTES])
+                    while (piece := inflater.take()) is not None:
+                        size += len(piece)
+                        if size > max_bytes:
+                            raise refusals.request_too_large(max_bytes)
+                        if piece:
+                            yield piece
+                        await asyncio.sleep(0)
+        inflater.finish()
 
 
 class _Pace:
@@ -235,25 +255,11 @@ class _Pace:
         self._payload.set_exception(refusals.request_timeout(message))
 
 
-def _inflate_piece(inflater: zlib._Decompress, data: bytes | bytearray) -> bytes:
-    try:
-        return inflater.decompress(data, INFLATED_STEP_BYTES)
-    except zlib.error:
-        raise refusals.undecodable_body() from None
-
-
-def _known_encoding(value: str) -> str | None:
-    """The encoding to undo, `None` for identity; raises `Refused` 415 for any other."""
+def _is_coded(value: str) -> bool:
+    """Whether there is an encoding to undo; raises `Refused` 415 for one that cannot be."""
     encoding = value.strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate"):
-        return encoding
+        return True
     if encoding in ("", "identity"):
-        return None
+        return False
     raise refusals.unsupported_encoding()
-
-
-def _window_bits(data: bytes | bytearray) -> int:
-    """zlib's parameter: gzip and zlib are told apart by zlib, raw deflate (which some send as `deflate`) by
-    its first byte."""
-    raw_deflate = len(data) > 0 and data[0] & 0x0F != 8 and data[:2] != b"\x1f\x8b"
-    return -zlib.MAX_WBITS if raw_deflate else zlib.MAX_WBITS | 32

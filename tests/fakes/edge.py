@@ -8,7 +8,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import IO
 
 import msgspec
@@ -76,7 +76,17 @@ def example_view() -> View:
 async def echo(exchange: Exchange, body: RequestBody) -> None:
     """Authenticates, reads the body and says what arrived."""
     exchange.caller = authenticate(exchange.view, exchange.headers, exchange.accepted_unix)
-    data = await body.read(MAX_BODY)
+    _say(exchange, await body.read(MAX_BODY))
+
+
+async def echo_pieces(exchange: Exchange, body: RequestBody) -> None:
+    """As `echo`, with the body taken piece by piece."""
+    exchange.caller = authenticate(exchange.view, exchange.headers, exchange.accepted_unix)
+    async with aclosing(body.pieces(MAX_BODY)) as pieces:
+        _say(exchange, b"".join([piece async for piece in pieces]))
+
+
+def _say(exchange: Exchange, data: bytes | bytearray) -> None:
     seen = {
         "endpoint": exchange.endpoint.path,
         "query": exchange.query,
