@@ -5,7 +5,7 @@
     ├── ConnectFailed         no connection: refused, name, tls, address not allowed
     ├── ConnectionReset       the backend closed or reset it; `received` counts what had come of its answer
     ├── BadResponse           what came is not a response we accept
-    └── UpstreamTimeout       no first byte, no head, or a pause longer than allowed
+    └── UpstreamTimeout       not connected, nothing taken, no head, no first byte, or a long pause
 
 Bodies are OpenAI's shape with all four keys, or Anthropic's on its endpoints, rendered by `refusals`.
 """
@@ -68,10 +68,13 @@ class BadResponse(UpstreamError):
 
 
 class UpstreamTimeout(UpstreamError):
-    """`phase` says what did not come in time."""
+    """`phase` says what did not come in time; `send`: the backend took no more of the request."""
 
     reason: EjectionReason = "timeout"
 
-    def __init__(self, phase: Literal["connect", "head", "first_byte", "idle"], seconds: float) -> None:
-        super().__init__(f"no {phase} within {seconds:g} s")
+    def __init__(
+        self, phase: Literal["connect", "send", "head", "first_byte", "idle"], seconds: float
+    ) -> None:
+        missing = "more of the request taken" if phase == "send" else phase
+        super().__init__(f"no {missing} within {seconds:g} s")
         self.phase = phase

@@ -1,7 +1,8 @@
-"""One connection to a backend: bytes and waiting. What the bytes mean is decided in `response_parser`.
+"""One connection to a backend: its responses, and its life. How requests leave is in `sending`, how long all
+may take in `waiting`; what bytes mean is decided in `response_parser`.
 
-A request's life on it: `send`, `head`, then `read` until `b""` or one `pipe`, then `release` or `abort`.
-One holder at a time; after `release` or `abort` the holder forgets the object, which may already
+A request's life on it: `send` or `send_from`, `head`, then `read` until `b""` or one `pipe`, then `release`
+or `abort`. One holder at a time; after `release` or `abort` the holder forgets the object, which may already
 serve somebody else.
 """
 
@@ -9,25 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
-from typing import Any, Literal, Protocol, cast
+from typing import Protocol, cast
 
 from fastllm_proxy.errors import BadResponse, ConnectionReset, UpstreamError, UpstreamTimeout
-from fastllm_proxy.response_parser import ResponseHead, ResponseParser
-from fastllm_proxy.timers import Timer, TimerWheel
-
-JOINED_BYTES = 65_536
-"""Up to here head and body are copied into one write; beyond, the body is handed over as it is."""
+from fastllm_proxy.response_parser import ResponseHead
+from fastllm_proxy.sending import UNSENT_BYTES, Phase, Sending
+from fastllm_proxy.timers import TimerWheel
 
 UNREAD_BYTES = 262_144
 """Reading pauses when this much has come that nobody has asked for."""
-
-_HEAD_INITIAL = ord("H")  # no other method begins so
-EARLY_SECONDS = 1e-6
-"""Within this of a deadline it counts as reached: sums of ticks are not exact."""
-
-Body = bytes | bytearray | memoryview
-Phase = Literal["connect", "head", "first_byte", "idle"]
 
 
 class Owner(Protocol):
@@ -40,36 +31,20 @@ class Owner(Protocol):
         """Is closed, or about to be; called once or more."""
 
 
-class UpstreamConnection(asyncio.BufferedProtocol):
+class UpstreamConnection(Sending):
     """Buffered, because that bounds what one read brings: else a slow reader's share could be any size.
 
     State, in the order of a request's life:
 
     `held`      borrowed from the pool; bytes that come while it is not are nobody's
-    `_waiter`   the future that `head` or `read` awaits, or the one that `pipe` gave out
-    `_reading`  the head has been handed out: only body bytes wake a waiter
+    `_waiter`   the future that `send_from`, `head` or `read` awaits, or the one that `pipe` gave out
     `sink`      where `pipe` sends what comes; whoever called `pipe` may change it meanwhile
-    `_deadline` when whoever waits has waited long enough; `_timer` fires at or before it, at `_timer_due`
-    `_failure`  why this response cannot be completed; raised after what came before it
     """
 
     __slots__ = (
         "_buffer",
-        "_deadline",
-        "_failure",
-        "_limit",
-        "_loop",
         "_owner",
-        "_parser",
         "_paused",
-        "_phase",
-        "_reading",
-        "_timer",
-        "_timer_due",
-        "_timers",
-        "_transport",
-        "_unread",
-        "_waiter",
         "held",
         "idle_since",
         "reused",
@@ -81,50 +56,16 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     ) -> None:
         """`buffer` is what sockets are read into. Every read is taken out before the next one begins, so all
         connections of a process share one."""
+        super().__init__(loop, timers)
         self._owner = owner
         self._buffer = buffer
-        self._loop = loop
-        self._timers = timers
-        self._parser = ResponseParser()
-        self._transport: asyncio.Transport | None = None
         self.held = True
         self._paused = False
-        self._phase: Phase = "head"
-        self._limit = 0.0
-        self._deadline = 0.0
-        self._reading = False
-        self._unread = 0
-        self._waiter: asyncio.Future[Any] | None = None
         self.sink: Callable[[bytes], None] | None = None
-        self._timer: Timer | None = None
-        self._timer_due = inf
-        self._failure: UpstreamError | None = None
         self.idle_since = 0.0
         self.reused = False
 
     # What the holder calls.
-
-    def send(self, head: bytes, body: Body = b"", *more: Body) -> None:
-        """Sends a request as one write: `head` with its blank line, then its body, in parts if it is spliced.
-
-        That a connection has gone meanwhile shows in `head`.
-        """
-        self._parser.begin(bodyless=head[0] == _HEAD_INITIAL)
-        self._reading = False
-        self._unread = 0
-        transport = self._transport
-        if transport is None:
-            self._failure = ConnectionReset("closed while idle")
-            return
-        size = len(head) + len(body)
-        for part in more:
-            size += len(part)
-        if size > JOINED_BYTES:
-            transport.writelines((head, body, *more))
-        elif more:
-            transport.write(b"".join((head, body, *more)))
-        else:
-            transport.write(head + body)
 
     def head(self, timeout_seconds: float, phase: Phase = "head") -> asyncio.Future[ResponseHead]:
         """Waits for the response's head. Raises `UpstreamError`; a timeout carries `phase`."""
@@ -192,6 +133,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if (
             transport is None
             or not self._parser.reusable
+            or self._unsent
             # The answer came before the whole request had left: its rest would be read as the next request.
             or transport.get_write_buffer_size()
         ):
@@ -224,6 +166,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         return self._buffer
@@ -265,8 +208,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._end(exc)
         self._transport = None
         self._parser.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop()
 
     def _end(self, error: Exception | None) -> None:
         self._owner.lost(self)
@@ -282,34 +224,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         else:
             self._settle(None)
 
-    # Waiting.
+    # Inside.
 
-    def _wait(self, seconds: float) -> asyncio.Future[Any]:
-        waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._waiter = waiter
-        self._limit = seconds
-        self._deadline = self._timers.next + seconds
-        if self._deadline < self._timer_due:
-            self._arm(seconds)
-            self._deadline = self._timer_due
-        return waiter
+    def _held_back(self) -> bool:
+        return self.sink is not None and self._paused
 
-    def _arm(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._timers.after(seconds, self._expired)
-        self._timer_due = self._timers.next + seconds
-
-    def _expired(self) -> None:
-        """Waits end without touching the timer, so it mostly finds a later deadline, or nobody waiting."""
-        self._timer_due = inf
-        if self._waiter is None or self._waiter.done():
-            return
-        held_back = self.sink is not None and self._paused
-        left = self._limit if held_back else self._deadline - self._timers.now
-        if left > EARLY_SECONDS:
-            self._arm(left)
-            return
+    def _give_up(self) -> None:
         phase = self._phase
         if self._parser.head is not None:
             phase = "idle" if self._parser.body_begun else "first_byte"

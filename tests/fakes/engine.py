@@ -29,14 +29,15 @@ from tests.fakes.replies import ROUTES, error_reply, usual_reply, vllm_metrics
 
 __all__ = ["Answer", "EngineConnection", "FakeEngine", "Fault", "Received"]
 
-Accepting = Literal["serve", "reset", "close", "stall"]
+Accepting = Literal["serve", "reset", "close", "stall", "deaf"]
 
 
 class FakeEngine:
     """State: `requests` and `connections` in the order of their coming; the scripts that are left per path.
 
-    `accepting` says what happens to new connections; `api_key` what must be sent, if anything; `metrics`
-    overrides the text of `/metrics`, `None` computes one in vLLM's names.
+    `accepting` says what happens to new connections (`stall`: never answered, `deaf`: not even read);
+    `api_key` what must be sent, if anything; `metrics` overrides the text of `/metrics`, `None` computes one
+    in vLLM's names.
     """
 
     def __init__(

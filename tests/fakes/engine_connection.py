@@ -97,9 +97,10 @@ class EngineConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=1 if over_tls else 0, low=0)
         if self._engine.accepting == "serve":
             self._task = asyncio.get_running_loop().create_task(self._serve())
-        elif self._engine.accepting == "stall":
-            self._transport.pause_reading()
-        else:
+        elif self._engine.accepting == "deaf":
+            # Not at once: uvloop begins to read when this method has returned.
+            asyncio.get_running_loop().call_soon(self._transport.pause_reading)
+        elif self._engine.accepting != "stall":
             self.break_off(self._engine.accepting)
 
     def data_received(self, data: bytes) -> None:

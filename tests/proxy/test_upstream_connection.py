@@ -1,80 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
-from collections.abc import Callable
 
 import pytest
 
 from fastllm_proxy.errors import UpstreamTimeout
 from fastllm_proxy.upstream import UpstreamConnection, UpstreamPool
-from fastllm_proxy.upstream_connection import JOINED_BYTES
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.fakes.upstreams import (
-    BODY,
     CHAT,
     STREAM,
     Reading,
     ask,
     both_ways,
-    pool_to,
     read_all,
-    request,
 )
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-async def test_head_and_body_arrive_as_given(
-    engine: FakeEngine, connection: UpstreamConnection, kind: Callable[[bytes], bytes]
-) -> None:
-    connection.send(request(len(BODY)), kind(BODY))
-    await connection.head(5)
-    assert engine.requests[0].head + b"\r\n\r\n" == request(len(BODY))
-    assert engine.requests[0].body == BODY
-
-
-@pytest.mark.parametrize("size", [10, JOINED_BYTES, 5_000_000])
-async def test_a_spliced_body_arrives_whole(
-    engine: FakeEngine, connection: UpstreamConnection, size: int
-) -> None:
-    body = bytes(range(256)) * (size // 256) + b"tail"
-    view = memoryview(body)
-    connection.send(request(len(body) + 5), view[:7], b"hello", view[7:])
-    await connection.head(5)
-    assert engine.requests[0].body == body[:7] + b"hello" + body[7:]
-
-
-async def test_head_and_a_small_body_leave_in_one_send() -> None:
-    arrivals: asyncio.Queue[bytes] = asyncio.Queue()
-
-    class Listener(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            arrivals.put_nowait(data)
-
-    server = await asyncio.get_running_loop().create_server(Listener, "127.0.0.1")
-    connection = await pool_to(server.sockets[0].getsockname()[1]).connect()
-    for size in (0, 1_000, 40_000):
-        connection.send(request(size), b"x" * size)
-        assert await asyncio.wait_for(arrivals.get(), 5) == request(size) + b"x" * size
-    connection.abort()
-    server.close()
-
-
-async def test_a_large_body_is_not_copied(engine: FakeEngine, connection: UpstreamConnection) -> None:
-    engine.accepting = "stall"
-    stalled = await pool_to(engine.port).connect()
-    body = bytes(32_000_000)
-    tracemalloc.start()
-    try:
-        stalled.send(request(len(body)), body)
-        await asyncio.sleep(0)
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
-    stalled.abort()
-
-
-# Reading an answer.
 
 
 @both_ways
