@@ -19,6 +19,7 @@ from multidict import istr
 from fastllm_proxy import refusals
 from fastllm_proxy.access_log import AccessLog, AccessRecord
 from fastllm_proxy.body import BodyBudget, BodyLimits, RequestBody
+from fastllm_proxy.client_headers import ClientHeaders
 from fastllm_proxy.connection import ClientConnection
 from fastllm_proxy.downstream import Downstream
 from fastllm_proxy.endpoints import ENDPOINTS, spellings
@@ -117,7 +118,7 @@ class ProxyServer(Server):
                 exchange = Exchange(
                     view=self._admit(),
                     endpoint=endpoint,
-                    headers=message.raw_headers,
+                    headers=_headers(connection, message),
                     query=mark + query,
                     request_id=downstream.request_id,
                     downstream=downstream,
@@ -186,7 +187,9 @@ class ProxyServer(Server):
             raise refusals.unknown_url(message.method, arrival.path)
         if message.method not in ("GET", "HEAD"):
             raise refusals.method_not_allowed(message.method, arrival.path, "GET, HEAD")
-        request = LocalRequest(arrival.path, message.raw_headers, self._views.current, arrival.unix)
+        request = LocalRequest(
+            arrival.path, ClientHeaders(message.raw_headers), self._views.current, arrival.unix
+        )
         downstream.send_whole(*await handler(request))
         if arrival.path not in _UNLOGGED:
             self._record(arrival, downstream, "/models", None)
@@ -232,6 +235,13 @@ class _Arrival(msgspec.Struct, frozen=True, gc=False):
     path: str
     at: float
     unix: float
+
+
+def _headers(connection: ClientConnection, message: RawRequestMessage) -> ClientHeaders:
+    known = connection.known_headers
+    if known is None or known.raw != message.raw_headers:
+        known = connection.known_headers = ClientHeaders(message.raw_headers)
+    return known
 
 
 def _origin_form(message: RawRequestMessage) -> str:

@@ -42,6 +42,7 @@ from fastllm_proxy.heads import (
 
 if TYPE_CHECKING:
     from fastllm_proxy.accept import ProxyServer
+    from fastllm_proxy.client_headers import ClientHeaders
     from fastllm_proxy.timers import Timer
 
 Arrival = tuple[RawRequestMessage | Refused, StreamReader]
@@ -64,6 +65,7 @@ class ClientConnection(RequestHandler):
         "_linger_timer",
         "_linger_until",
         "_server",
+        "known_headers",
         "on_pause",
         "on_resume",
     )
@@ -92,6 +94,7 @@ class ClientConnection(RequestHandler):
         self._discarded = 0
         self._linger_timer: Timer | None = None
         self._linger_until = 0.0
+        self.known_headers: ClientHeaders | None = None  # of the last request; `accept` keeps them here
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
 

@@ -12,6 +12,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
+    from fastllm_proxy.client_headers import ClientHeaders
     from fastllm_proxy.downstream import Downstream
     from fastllm_proxy.limits import Reservation
     from fastllm_proxy.mirror import Mirror
@@ -62,7 +63,6 @@ class Exchange:
         "first_byte_at",
         "frontend",
         "headers",
-        "hops",
         "injected_usage",
         "mirror",
         "peek",
@@ -85,7 +85,7 @@ class Exchange:
         *,
         view: View,
         endpoint: Endpoint,
-        headers: tuple[tuple[bytes, bytes], ...],
+        headers: ClientHeaders,
         query: str,
         request_id: str,
         downstream: Downstream,
@@ -95,7 +95,7 @@ class Exchange:
         # accept
         self.view = view
         self.endpoint = endpoint
-        self.headers = headers  # as the client sent them, order and case kept
+        self.headers = headers
         self.query = query  # with its "?", or empty; forwarded, never logged
         self.request_id = request_id
         self.downstream = downstream
@@ -103,8 +103,6 @@ class Exchange:
         self.accepted_unix = accepted_unix
         # authenticate
         self.caller: Caller | None = None
-        # pipeline
-        self.hops = 0  # gateways that it came through before this one
         # body, peek
         self.body: bytes | bytearray = b""
         self.peek: Peek | None = None

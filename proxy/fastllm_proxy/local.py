@@ -13,12 +13,13 @@ from urllib.parse import unquote
 import msgspec
 
 from fastllm_proxy import refusals
-from fastllm_proxy.authenticate import authenticate, credential
+from fastllm_proxy.authenticate import authenticate
 from fastllm_proxy.authorise import model_not_found, nameable
+from fastllm_proxy.client_headers import ClientHeaders
 from fastllm_proxy.refusals import JSON_HEADERS
 from fastllm_proxy.view import FrontendModel, View
-from fastllm_proxy.wire import RawHeaders
 from fastllm_shared.health import EjectionPath, EjectionReason, LoopView
+from fastllm_shared.keys import digest_of
 
 METRICS_HEADERS: Final = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -27,10 +28,10 @@ Reply = tuple[int, bytes, bytes]
 
 
 class LocalRequest(msgspec.Struct, frozen=True):
-    """`path` is as sent, without the query; `headers` are as sent."""
+    """`path` is as sent, without the query."""
 
     path: str
-    headers: RawHeaders
+    headers: ClientHeaders
     view: View | None
     now_unix: float
 
@@ -111,7 +112,7 @@ class LocalRoutes:
     ) -> None:
         self._status = status
         self._render_metrics = render_metrics
-        self._tokens = tuple(token.encode() for token in tokens)
+        self._tokens = tuple(digest_of(token) for token in tokens)
         self._handlers: dict[str, LocalHandler] = {
             "/livez": self._livez,
             "/readyz": self._readyz,
@@ -151,9 +152,8 @@ class LocalRoutes:
                 return 200, JSON_HEADERS, _encode(_model_of(found))
         raise model_not_found()
 
-    def _is_operator(self, headers: RawHeaders) -> bool:
-        given = [token for name, value in headers if (token := credential(name, value)) is not None]
-        return any(hmac.compare_digest(token, own) for token in given for own in self._tokens)
+    def _is_operator(self, headers: ClientHeaders) -> bool:
+        return any(hmac.compare_digest(given, own) for given in headers.digests for own in self._tokens)
 
 
 def _granted(request: LocalRequest) -> list[FrontendModel]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from fastllm_proxy import refusals
 from fastllm_proxy.authenticate import authenticate
 from fastllm_proxy.authorise import authorise
+from fastllm_proxy.client_headers import MAX_HOPS
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.peek import peek
 from fastllm_proxy.routing import route
-from fastllm_proxy.wire import count_hops
 
 if TYPE_CHECKING:
     from fastllm_proxy.body import RequestBody
@@ -69,7 +69,8 @@ class Pipeline:
     async def _serve(self, exchange: Exchange, request_body: RequestBody) -> None:
         view = exchange.view
         caller = exchange.caller = authenticate(view, exchange.headers, exchange.accepted_unix)
-        exchange.hops = count_hops(exchange.headers)
+        if exchange.headers.hops >= MAX_HOPS:
+            raise Refused(400, "too_many_hops", "the request came through too many gateways in a row")
         # No name in this frame may hold on to the body: it is let go while a long answer is under way.
         exchange.release_body = request_body.release
         exchange.body = await request_body.read(self._max_body_bytes)

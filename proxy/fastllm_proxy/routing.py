@@ -64,7 +64,9 @@ def _facts(exchange: Exchange) -> Facts:
         roles=principal.roles,
         stream=exchange.peek.stream,
         now_unix=exchange.accepted_unix,
-        headers={name.decode("latin-1").lower(): value.decode("latin-1") for name, value in exchange.headers},
+        headers={
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in exchange.headers.raw
+        },
         prompt_tokens=prompt_tokens(exchange),
         max_tokens=requested_tokens(exchange.peek),
     )

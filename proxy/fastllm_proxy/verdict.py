@@ -6,7 +6,8 @@ import email.utils
 import time
 from typing import Final, Literal
 
-from fastllm_proxy.wire import RawHeaders, header
+from fastllm_proxy.client_headers import RawHeaders
+from fastllm_proxy.wire import header
 
 COOL_SECONDS: Final = 5.0
 MAX_COOL_SECONDS: Final = 60.0

@@ -91,7 +91,9 @@ def _say(exchange: Exchange, data: bytes | bytearray) -> None:
         "endpoint": exchange.endpoint.path,
         "query": exchange.query,
         "request_id": exchange.request_id,
-        "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in exchange.headers],
+        "headers": [
+            [name.decode("latin-1"), value.decode("latin-1")] for name, value in exchange.headers.raw
+        ],
         "body": data.decode("latin-1"),
     }
     exchange.downstream.send_whole(200, JSON, msgspec.json.encode(seen))

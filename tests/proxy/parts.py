@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from fastllm_proxy.backends import Backend
+from fastllm_proxy.client_headers import ClientHeaders
 from fastllm_proxy.endpoints import ENDPOINTS
 from fastllm_proxy.exchange import Exchange
 from fastllm_proxy.peek import peek
@@ -79,7 +80,7 @@ def exchange(
     made = Exchange(
         view=changes.pop("view", None) or view(),
         endpoint=next(endpoint for endpoint in ENDPOINTS if endpoint.path == path),
-        headers=headers,
+        headers=ClientHeaders(headers),
         query=query,
         request_id="request-1",
         downstream=cast(Any, None),

@@ -238,6 +238,16 @@ async def test_a_refusal_that_a_pipeline_lets_out_is_answered() -> None:
         assert answer.error["code"] == "budget_exceeded"
 
 
+async def test_each_request_of_a_connection_is_judged_by_its_own_headers() -> None:
+    other = b"Authorization: Bearer sk-unknown\r\n"
+    async with running_edge() as edge, await edge.connect() as client:
+        for headers, status in ((AUTH, 200), (AUTH, 200), (other, 401), (AUTH, 200), (b"", 401)):
+            await client.send(post("/v1/embeddings", b"{}", headers))
+            assert (await client.answer()).status == status
+        await client.send(post("/v1/embeddings", b"{}", AUTH + b"X-Own: 1\r\n"))
+        assert b'"1"' in (await client.answer()).body
+
+
 async def test_draining_answers_close_and_new_connections_are_served() -> None:
     async with running_edge() as edge:
         async with await edge.connect() as client:
