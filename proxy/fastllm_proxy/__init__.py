@@ -21,6 +21,7 @@ The path of one request, in the order of the modules that it passes
  5. authorise     frontend model → may this caller name it
  6. limits        rate, tokens, concurrency, budget (empty so far: everything passes)
  7. routing       rules and targets → chain
+    kept_state    requests that need the one backend that holds their state
  8. balancer      backends of a target in the order in which they should be tried
  9. gate          flow control per backend (empty so far: always open)
 10. forward       attempt after attempt until one answers: `candidates` (who is next), `retries` (how many

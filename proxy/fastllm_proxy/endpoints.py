@@ -1,4 +1,4 @@
-"""The proxied paths, as data: `ENDPOINTS` are served, `LATER_ENDPOINTS` are named but not served yet."""
+"""The proxied paths, as data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fastllm_proxy.exchange import Endpoint
 ENDPOINTS: Final = (
     Endpoint(path="/chat/completions", label="/chat/completions", splices_usage=True),
     Endpoint(path="/completions", label="/completions", splices_usage=True),
+    Endpoint(path="/responses", label="/responses", keeps_state=True),
     Endpoint(path="/embeddings", label="/embeddings"),
     Endpoint(path="/rerank", label="/rerank"),
     Endpoint(path="/score", label="/score"),
@@ -17,13 +18,6 @@ ENDPOINTS: Final = (
     Endpoint(path="/audio/speech", label="/audio/speech"),
     Endpoint(path="/messages", label="/messages", dialect="anthropic"),
     Endpoint(path="/messages/count_tokens", label="/messages/count_tokens", dialect="anthropic"),
-)
-
-LATER_ENDPOINTS: Final = (
-    Endpoint(path="/responses", label="/responses"),  # needs the rule about state over several backends
-    Endpoint(path="/audio/transcriptions", label="/audio/transcriptions"),  # these three are multipart forms
-    Endpoint(path="/audio/translations", label="/audio/translations"),
-    Endpoint(path="/images/edits", label="/images/edits"),
 )
 
 

@@ -27,12 +27,16 @@ Dialect = Literal["openai", "anthropic"]
 class Endpoint(msgspec.Struct, frozen=True):
     """A proxied path. `path` is canonical and appended to a provider's `api_base` (`/chat/completions`;
     the Anthropic ones are `/messages…`, since an `api_base` ends in `/v1`); `label` is the metrics' and the
-    usage rows' name. `splices_usage`: whether a stream of it may be asked for a usage event."""
+    usage rows' name. `splices_usage`: whether a stream of it may be asked for a usage event; `keeps_state`:
+    whether a request may refer to what a backend kept of an earlier one; `takes_forms`: whether its body may
+    be a multipart form."""
 
     path: str
     label: str
     dialect: Dialect = "openai"
     splices_usage: bool = False
+    keeps_state: bool = False
+    takes_forms: bool = False
 
 
 class TokenUsage(msgspec.Struct, frozen=True):

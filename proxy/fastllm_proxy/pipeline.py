@@ -10,6 +10,7 @@ from fastllm_proxy.authenticate import authenticate
 from fastllm_proxy.authorise import authorise
 from fastllm_proxy.client_headers import MAX_HOPS
 from fastllm_proxy.errors import Refused
+from fastllm_proxy.kept_state import refuse_kept_state
 from fastllm_proxy.peek import peek
 from fastllm_proxy.routing import route
 
@@ -78,6 +79,8 @@ class Pipeline:
         exchange.frontend = authorise(view, caller, exchange.peek.model)
         self._limits.admit(exchange)
         route(exchange)
+        if exchange.endpoint.keeps_state:
+            refuse_kept_state(exchange)
         await self._forwarder.forward(exchange)
 
     def _refuse(self, exchange: Exchange, refused: Refused) -> None:

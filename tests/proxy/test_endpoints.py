@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fastllm_proxy.endpoints import ENDPOINTS, LATER_ENDPOINTS, spellings
+from fastllm_proxy.endpoints import ENDPOINTS, spellings
 
 CONTRACT = {
     "/chat/completions",
@@ -19,11 +19,14 @@ CONTRACT = {
     "/messages/count_tokens",
 }
 
+FORMS = {"/audio/transcriptions", "/audio/translations", "/images/edits"}
+"""Not served yet."""
+
 
 def test_every_endpoint_of_the_contract_is_named_once() -> None:
-    paths = [endpoint.path for endpoint in (*ENDPOINTS, *LATER_ENDPOINTS)]
+    paths = [endpoint.path for endpoint in ENDPOINTS]
     assert len(paths) == len(set(paths))
-    assert set(paths) == CONTRACT
+    assert set(paths) == CONTRACT - FORMS
 
 
 def test_what_is_anthropics_and_what_may_be_asked_for_usage() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ class _Event(msgspec.Struct, frozen=True):
     object: msgspec.Raw = msgspec.Raw()
     type: msgspec.Raw = msgspec.Raw()
 
+
+_ERROR_NAMES: Final = frozenset((b"error", b"response.failed"))
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 
@@ -50,7 +52,7 @@ def usage(figures: Mapping[str, Any]) -> TokenUsage | None:
 
 def is_error(name: bytes, data: bytes) -> bool:
     """Whether a stream's event (its `event:` name and its data) is an error rather than content."""
-    if name == b"error":
+    if name in _ERROR_NAMES:
         return True
     try:
         event = _decode_event(data)
@@ -58,7 +60,7 @@ def is_error(name: bytes, data: bytes) -> bool:
         return False  # `[DONE]`, or what only the client can judge
     if bytes(event.error) not in (b"", b"null"):
         return True
-    return b'"error"' in (bytes(event.object), bytes(event.type))
+    return bytes(event.object) == b'"error"' or bytes(event.type)[1:-1] in _ERROR_NAMES
 
 
 def error_event(message: str, code: str) -> bytes:
