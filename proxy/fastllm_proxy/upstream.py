@@ -6,6 +6,7 @@ What a response is: `response_parser`; one connection: `upstream_connection`.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -90,13 +91,20 @@ class UpstreamPool:
         return len(self._idle)
 
     def take(self) -> UpstreamConnection | None:
-        """The most recently used idle connection that is still open."""
-        if not self._idle:
-            return None
-        connection, _ = self._idle.popitem()
-        connection.held = True
-        connection.reused = True
-        return connection
+        """The most recently used idle connection that is still open and silent.
+
+        What came since the event loop last looked was asked for by nobody: it would be read as the answer
+        to the next request. One system call, 0.4 µs, tells.
+        """
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.stirs(0):
+                connection.drop()
+                continue
+            connection.held = True
+            connection.reused = True
+            return connection
+        return None
 
     async def connect(self) -> UpstreamConnection:
         """A new connection, TLS included. Raises `ConnectFailed` or `UpstreamTimeout`."""
@@ -193,6 +201,9 @@ class UpstreamPool:
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
                 raise ConnectFailed("refused", str(error)) from error
             raise
+        watched = select.poll()
+        watched.register(dialled, select.POLLIN)
+        connection.stirs = watched.poll
         return connection
 
 

@@ -9,7 +9,7 @@ serve somebody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from fastllm_proxy.errors import BadResponse, ConnectionReset, UpstreamError, UpstreamTimeout
@@ -49,6 +49,7 @@ class UpstreamConnection(Sending):
         "idle_since",
         "reused",
         "sink",
+        "stirs",
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class UpstreamConnection(Sending):
         self.sink: Callable[[bytes], None] | None = None
         self.idle_since = 0.0
         self.reused = False
+        self.stirs: Callable[[int], Sequence[object]]
 
     # What the holder calls.
 
@@ -154,7 +156,8 @@ class UpstreamConnection(Sending):
             self.held = False
             self.sink = None
 
-    # What the pool calls; it also sets `held`, `reused` and `idle_since`.
+    # What the pool calls; it also sets `held`, `reused`, `idle_since`, and `stirs`, which says whether bytes or
+    # an end are there to be read, waiting so many milliseconds for them.
 
     def drop(self) -> None:
         """Closes at once."""
