@@ -6,7 +6,7 @@ import ssl
 
 from fastllm_proxy.timers import TimerWheel
 from fastllm_proxy.tls import client_context
-from fastllm_proxy.upstream import UpstreamPool, read_buffer
+from fastllm_proxy.upstream import CONNECT_SECONDS, Resolve, UpstreamPool, read_buffer
 from fastllm_shared.addresses import AddressPolicy, parse_url
 from fastllm_shared.snapshot import ProviderEntry
 
@@ -17,8 +17,19 @@ MAX_CONTEXTS = 64
 class PoolFactory:
     """Makes the pool of one backend. Needs a running event loop."""
 
-    def __init__(self, addresses: AddressPolicy, timers: TimerWheel, ca_bundle: str | None) -> None:
+    def __init__(
+        self,
+        addresses: AddressPolicy,
+        timers: TimerWheel,
+        ca_bundle: str | None,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        resolve: Resolve | None = None,
+    ) -> None:
+        """`connect_seconds` is for all of name, connection and TLS; `resolve` stands in for the system's."""
         self._addresses = addresses
+        self._connect_seconds = connect_seconds
+        self._resolve = resolve
         self._timers = timers
         self._ca_bundle = ca_bundle
         self._buffer = read_buffer()
@@ -35,6 +46,8 @@ class PoolFactory:
             addresses=self._addresses,
             timers=self._timers,
             buffer=self._buffer,
+            connect_seconds=self._connect_seconds,
+            resolve=self._resolve,
         )
 
     def context(self, authority: str | None) -> ssl.SSLContext:

@@ -18,10 +18,13 @@ from fastllm_proxy.timers import Timer, TimerWheel
 from fastllm_proxy.upstream_connection import UpstreamConnection
 from fastllm_shared.addresses import AddressPolicy
 
-__all__ = ("ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer")
+__all__ = ("CONNECT_SECONDS", "ResponseHead", "UpstreamConnection", "UpstreamPool", "read_buffer")
 
 READ_BYTES = 65_536
 """The most that one read brings, and so the most that a client who has just stalled may still be owed."""
+
+CONNECT_SECONDS = 5.0
+"""For name, connection and TLS together."""
 
 Endpoint = tuple[socket.AddressFamily, tuple[str | int | bytes, ...]]
 """A resolved address as sockets take it; its first member is the IP address as text."""
@@ -64,7 +67,7 @@ class UpstreamPool:
         addresses: AddressPolicy,
         timers: TimerWheel,
         idle_seconds: float = 4.0,
-        connect_seconds: float = 5.0,
+        connect_seconds: float = CONNECT_SECONDS,
         buffer: memoryview | None = None,
         resolve: Resolve | None = None,
     ) -> None:

@@ -156,8 +156,8 @@ class UpstreamConnection(Sending):
             self.held = False
             self.sink = None
 
-    # What the pool calls; it also sets `held`, `reused`, `idle_since`, and `stirs`, which says whether bytes or
-    # an end are there to be read, waiting so many milliseconds for them.
+    # What the pool calls. It also sets `held`, `reused`, `idle_since`; and `stirs`, which says whether bytes
+    # or an end are there to be read, waiting so many milliseconds for them.
 
     def drop(self) -> None:
         """Closes at once."""

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +156,21 @@ async def _no_metrics() -> bytes:
     return b""
 
 
+def usual_pools(timers: TimerWheel) -> PoolFactory:
+    return PoolFactory(AddressPolicy(), timers, None)
+
+
 class Gateway:
     """`port` is where it listens; `store`, `metrics`, `events` and `log_path` are there to be looked at."""
 
-    def __init__(self, folder: Path, patience: Patience, times: RelayTimes, edge: EdgeSettings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        patience: Patience,
+        times: RelayTimes,
+        edge: EdgeSettings,
+        pools: Callable[[TimerWheel], PoolFactory],
+    ) -> None:
         self.log_path = folder / "log"
         self._descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sink = LineSink(self._descriptor)
@@ -167,7 +178,7 @@ class Gateway:
         self.timers = TimerWheel(asyncio.get_running_loop(), tick_seconds=0.02)
         self.metrics = Metrics()
         self.events = Events()
-        self.registry = BackendRegistry(PoolFactory(AddressPolicy(), self.timers, None), log)
+        self.registry = BackendRegistry(pools(self.timers), log)
         self.store = SnapshotStore(self.registry)
         self._access_log = AccessLog(self._sink, "json")
         gates = Gates()
@@ -322,12 +333,18 @@ async def gateway(
     times: RelayTimes | None = None,
     edge: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
+    pools: Callable[[TimerWheel], PoolFactory] = usual_pools,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
-    every entry of their kind, `changes` the snapshot. `tls` is what it listens with."""
+    every entry of their kind, `changes` the snapshot. `tls` is what it listens with, `pools` what
+    it connects with."""
     made = Gateway(
-        folder, patience or Patience(), times or RelayTimes(), edge or EdgeSettings(max_inflight=10_000)
+        folder,
+        patience or Patience(),
+        times or RelayTimes(),
+        edge or EdgeSettings(max_inflight=10_000),
+        pools,
     )
     entries = [
         provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)

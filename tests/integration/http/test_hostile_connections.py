@@ -88,13 +88,13 @@ async def test_an_engine_that_closes_idle_connections_early_costs_no_request(tmp
                 client.send()
                 statuses.append((await client.answer()).status)
                 if turn in (3, 6):
-                    await asyncio.sleep(0.49 + number * 0.001)
+                    await asyncio.sleep(0.48 + number * 0.003)
             client.close()
 
         await asyncio.gather(*(lane(number) for number in range(20)))
         assert statuses == [200] * 200
         assert "attempt failed" not in proxy.log_text()
-        assert len(engine.connections) > 20  # some were closed in between
+        assert any(connection.closed_at is not None for connection in engine.connections)
 
 
 @pytest.mark.parametrize("kind", ["close", "reset", "half_close"])
@@ -194,7 +194,7 @@ async def test_an_engine_that_never_reads_a_large_request_is_given_up(tmp_path: 
 # Everything at once, and what is left of it.
 
 
-async def test_a_thousand_calls_at_once_leave_no_descriptor_behind(tmp_path: Path) -> None:
+async def test_hundreds_of_calls_at_once_leave_no_descriptor_behind(tmp_path: Path) -> None:
     before = sockets()
     async with facing(tmp_path) as (proxy, engine):
         for _ in range(2):
