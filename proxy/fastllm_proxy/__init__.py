@@ -30,7 +30,8 @@ The path of one request, in the order of the modules that it passes
                   see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
     delivery      its answer: `verdict` (what a status means); whole, or by relay
 11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
-12. meter         usage (`figures`) from head and tail (`mirror`) in either of the `dialects`, cost, the event
+12. meter         usage (`figures`) from head and tail (`mirror`, if need be `compressed`) in either of the
+                  `dialects`, cost, the event
     pipeline      holds the stages together, and alone knows their order
 
 Beside it

@@ -198,7 +198,7 @@ class Replica:
         gates = Gates()
         dispatcher = Dispatcher(
             patience=Patience(settings.upstream_timeout, settings.response_timeout),
-            delivery=Delivery(timers=self._timers, times=RelayTimes()),
+            delivery=Delivery(timers=self._timers, times=RelayTimes(ping=settings.sse_ping)),
             gates=gates,
             traffic=Traffic(),
             metrics=self._metrics,

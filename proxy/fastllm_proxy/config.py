@@ -12,6 +12,7 @@ from fastllm_proxy.tls import client_context
 from fastllm_shared.settings import SECRET, Settings, load
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+PingSeconds = Annotated[float, Meta(ge=1, le=3_600)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
@@ -53,6 +54,10 @@ class ProxySettings(Settings, frozen=True, kw_only=True):
     response_timeout: Annotated[
         Seconds, Meta(description="seconds to the headers of an answer that is not a stream")
     ] = 600.0
+    sse_ping: Annotated[
+        PingSeconds | None,
+        Meta(description="seconds between comments in an event stream that is silent; unset: none"),
+    ] = None
     max_retries: Annotated[
         int, Meta(ge=0, le=3, description="further backends of a target tried before the first byte")
     ] = 2

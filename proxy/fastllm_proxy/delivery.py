@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from fastllm_proxy.compressed import coding_of, mirror_of, readable
 from fastllm_proxy.errors import BadResponse
-from fastllm_proxy.mirror import Mirror
 from fastllm_proxy.outcomes import Answer, Failure
 from fastllm_proxy.relay import Relay, RelayTimes
 from fastllm_proxy.sse import EVENT_STREAM
@@ -56,10 +56,11 @@ class Delivery:
         if verdict == "odd":
             raise BadResponse(f"status {head.status} is no answer to a POST")
         text = await _read_error(connection)
-        if verdict == "missing?" and not speaks_of_model(text):
+        plain = readable(text, coding_of(head.headers))
+        if verdict == "missing?" and not speaks_of_model(plain):
             send_answer(exchange, _answer(head, text))
             return None
-        shown = f"status {head.status}: {_excerpt(text, backend)}"
+        shown = f"status {head.status}: {_excerpt(plain, backend)}"
         if verdict in ("rejected", "missing?"):
             backend.cooling_until = time.monotonic() + REJECTED_COOL_SECONDS
             return Failure("rejected", shown)
@@ -73,7 +74,7 @@ class Delivery:
     ) -> None:
         """Relays an answer that is the client's. Raises `UpstreamError` while nothing has been written."""
         kind = header(head.headers, b"content-type") or b""
-        encoding = (header(head.headers, b"content-encoding") or b"").lower().removeprefix(b"identity")
+        coding = coding_of(head.headers)
         event_stream = kind[:17].lower() == EVENT_STREAM
         lines = passing_response_headers(head.headers, event_stream=event_stream)
         length = head.content_length
@@ -81,7 +82,7 @@ class Delivery:
             body = await connection.read(self._times.idle)
             if len(body) != length:
                 body += await _read_rest(connection, self._times.idle)
-            mirror = exchange.mirror = Mirror(event_stream=False, encoding=encoding)
+            mirror = exchange.mirror = mirror_of(coding, event_stream=False)
             mirror.add(body)
             exchange.first_byte_at = time.monotonic()
             exchange.status = head.status
@@ -95,8 +96,8 @@ class Delivery:
             connection,
             head,
             lines,
-            event_stream=event_stream and head.status == 200 and not encoding,
-            encoding=encoding,
+            event_stream=event_stream and head.status == 200,
+            coding=coding,
             first_byte_seconds=max(first_byte_by - time.monotonic(), 0.0),
             timers=self._timers,
             times=self._times,

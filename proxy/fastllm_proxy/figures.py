@@ -4,7 +4,6 @@ raises."""
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Annotated, Any, Final
@@ -20,10 +19,6 @@ _NAME: Final = b'"usage"'
 # An object whose members are plain or objects of plain ones: what a usage object is.
 _OBJECT: Final = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})")
 _MAX_CANDIDATES: Final = 64
-_ZLIB_OR_GZIP: Final = 47
-_BARE_DEFLATE: Final = -15  # what some servers call deflate
-
-MAX_INFLATED_BYTES: Final = 1024 * 1024
 
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -65,11 +60,9 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 def read_usage(mirror: Mirror, dialect: Dialect) -> TokenUsage | None:
     """What the engine reported; `None` is unknown."""
     module = _module(dialect)
+    if not mirror.readable:
+        return None
     tail = mirror.tail()
-    if mirror.encoding:
-        if not mirror.whole:
-            return None  # inflating from the middle is not possible; while it passes, it is not done so far
-        tail = _inflated(tail, mirror.encoding)
     if mirror.whole and not mirror.event_stream:
         if dialect == "openai" and (usual := _usual(tail)) is not None:
             return usual
@@ -85,18 +78,6 @@ def read_usage(mirror: Mirror, dialect: Dialect) -> TokenUsage | None:
     if last is None and not mirror.whole:
         last = next(_candidates(mirror.head, module), None)
     return None if last is None else _interpret(module, last)
-
-
-def _inflated(data: bytes, encoding: bytes) -> bytes:
-    """The text of a compressed answer up to a bound; empty if it cannot be told."""
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        return b""
-    for window in (_ZLIB_OR_GZIP, _BARE_DEFLATE):
-        try:
-            return zlib.decompressobj(window).decompress(data, MAX_INFLATED_BYTES)
-        except zlib.error:
-            continue
-    return b""
 
 
 def _module(dialect: Dialect) -> ModuleType:

@@ -7,36 +7,40 @@ from typing import Final
 HEAD_BYTES: Final = 8192
 TAIL_BYTES: Final = 8192
 
-SLACK_BYTES: Final = 4 * TAIL_BYTES
+WHOLE_BYTES: Final = 4 * TAIL_BYTES
+"""An answer up to this length is kept whole, unless it is an event stream."""
+
+SLACK_BYTES: Final = 2 * TAIL_BYTES
+"""How far the tail may grow before it is cut; what a slow reader's answer costs in memory."""
 
 
 class Mirror:
-    """Takes every piece that a backend sends. Appending is cheap; the tail is trimmed only now and then.
+    """Takes every piece that a backend sends. Adding is cheap; the tail is trimmed only now and then.
 
-    `whole` says whether nothing was dropped: then `tail` is the whole answer. `parts` and `size` are what is
-    kept: a relay adds to them in place, since a call for each event of each stream shows in the CPU time.
+    `whole` says whether nothing was dropped: then `tail` is the whole answer. `readable` turns false when
+    what is in it cannot be told. `text` is what is kept, always the same object, and `limit` how long it may
+    grow: a relay adds to it in place, since a call for each event of each stream shows in the CPU time.
     """
 
-    __slots__ = ("_head", "encoding", "event_stream", "parts", "size", "whole")
+    __slots__ = ("_head", "event_stream", "limit", "readable", "text", "whole")
 
-    def __init__(self, *, event_stream: bool, encoding: bytes = b"") -> None:
-        """`encoding` is the answer's content coding, empty for none."""
+    def __init__(self, *, event_stream: bool) -> None:
         self.event_stream = event_stream
-        self.encoding = encoding
+        self.readable = True
         self.whole = True
+        self.text = bytearray()
+        self.limit = SLACK_BYTES if event_stream else WHOLE_BYTES
         self._head = b""
-        self.parts: list[bytes | bytearray] = []
-        self.size = 0
 
     def add(self, piece: bytes | bytearray) -> None:
-        self.parts.append(piece)
-        self.size += len(piece)
-        if self.size > SLACK_BYTES:
+        self.text += piece
+        if len(self.text) > self.limit:
             self.trim()
 
     @property
     def empty(self) -> bool:
-        return not self.size
+        """Whether nothing has come so far."""
+        return not self.text
 
     @property
     def head(self) -> bytes:
@@ -45,14 +49,13 @@ class Mirror:
 
     def tail(self) -> bytes:
         """The last bytes of the answer: all of it, or at least `TAIL_BYTES`."""
-        return b"".join(self.parts)
+        return bytes(self.text)
 
     def trim(self) -> None:
-        """Drops what is in the way of neither head nor tail; call when `size` exceeds `SLACK_BYTES`."""
-        kept = b"".join(self.parts)
+        """Drops what is in the way of neither head nor tail; call when `text` is longer than `limit`."""
+        text = self.text
         if self.whole:
             self.whole = False
-            self._head = kept[:HEAD_BYTES]
-        kept = kept[-TAIL_BYTES:]
-        self.parts = [kept]
-        self.size = len(kept)
+            self._head = bytes(text[:HEAD_BYTES])
+            self.limit = SLACK_BYTES
+        del text[:-TAIL_BYTES]

@@ -1,11 +1,13 @@
 """An answer's way from a backend to the client, piece by piece, straight from one socket to the other.
 
 A stream begins by being held: head and first event stay here until the event is known to be content. An error
-there is a failed attempt, and another backend may do better. It is held for at most 64 KiB and 15 s; then
-what is there is written, and the attempt is final.
+there is a failed attempt, and another backend may do better. It is held for at most 64 KiB and 15 s, or the
+ping interval if that is shorter; then what is there is written, and the attempt is final.
 
     holding ──content, or too much, or too long──▶ flowing ──end──▶ done
        └──error, or death──▶ failed                    └──death──▶ cut: the client must see that
+
+A compressed stream passes unseen: nothing is hidden in it, written into it or known of its first event.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fastllm_proxy.compressed import mirror_of
 from fastllm_proxy.dialects import anthropic, openai
 from fastllm_proxy.errors import UpstreamError, UpstreamTimeout
-from fastllm_proxy.mirror import SLACK_BYTES, Mirror
 from fastllm_proxy.outcomes import Answer
-from fastllm_proxy.sse import UsageHider, event_end, fields
+from fastllm_proxy.sse import END_BYTES, PING, UsageHider, ends_event, event_end, fields
 
 if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
@@ -32,10 +34,12 @@ HELD_BYTES: Final = 64 * 1024
 
 
 class RelayTimes(msgspec.Struct, frozen=True):
-    """Seconds: `held` until the head goes without an event, `idle` between two pieces."""
+    """Seconds: `held` until the head goes without an event, `idle` between two pieces, `ping` between two
+    signs of life to the client of a silent event stream (`None`: there are none)."""
 
     held: float = 15.0
     idle: float = 300.0
+    ping: float | None = None
 
 
 class ErrorEvent(UpstreamError):
@@ -51,6 +55,7 @@ class Relay:
     nothing has gone to the client."""
 
     __slots__ = (
+        "_compressed",
         "_connection",
         "_downstream",
         "_event_stream",
@@ -61,7 +66,10 @@ class Relay:
         "_headers",
         "_held",
         "_hider",
+        "_looked",
+        "_looks_left",
         "_mirror",
+        "_pinging",
         "_scanned",
         "_silent",
         "_started",
@@ -78,43 +86,45 @@ class Relay:
         headers: bytes,
         *,
         event_stream: bool,
-        encoding: bytes,
+        coding: bytes,
         first_byte_seconds: float,
         timers: TimerWheel,
         times: RelayTimes,
     ) -> None:
-        """`headers` are the lines for the client. `first_byte_seconds` is what is left until a byte must have
-        come."""
+        """`headers` are the lines for the client, `coding` is how the body is compressed, empty for not at
+        all. `first_byte_seconds` is what is left until a byte must have come."""
         self._exchange = exchange
         self._connection = connection
         self._downstream = exchange.downstream
         self._write = exchange.downstream.write
         self._head = head
         self._headers = headers
+        self._compressed = bool(coding)
         self._event_stream = event_stream
         self._timers = timers
         self._times = times
-        self._mirror = exchange.mirror = Mirror(event_stream=event_stream, encoding=encoding)
-        self._hider = UsageHider() if event_stream and exchange.injected_usage else None
-        self._held = b""
-        self._scanned = 0
+        self._mirror = exchange.mirror = mirror_of(coding, event_stream=event_stream)
+        readable = event_stream and not coding
+        self._hider = UsageHider() if readable and exchange.injected_usage else None
+        self._held: bytes | bytearray = b""
+        self._scanned = 0  # where in it the first event begins that is not judged yet
+        self._looked = 0  # up to where it was searched for the end of that event
         self._started = False
-        self._silent = True  # nothing but the head has gone so far
+        self._silent = True  # nothing has gone since the head, or since the last look
+        self._pinging: Timer | None = None
+        self._looks_left = 1
         self._failure: UpstreamError | None = None
         self._first_byte_seconds = first_byte_seconds
 
     async def run(self) -> None:
         """Relays until the end."""
-        first_byte_seconds = self._first_byte_seconds
         timers: list[Timer] = []
         connection, downstream = self._connection, self._downstream
         downstream.follow(connection.pause, connection.resume)
         try:
-            piped = connection.pipe(self.feed, self._times.idle, first_byte_seconds)
-            if not self._started and not piped.done():
-                timers.append(self._timers.after(first_byte_seconds, self._expire))
-                if self._event_stream:
-                    timers.append(self._timers.after(self._times.held, self._let_go))
+            piped = connection.pipe(self.feed, self._times.idle, self._first_byte_seconds)
+            if not piped.done():
+                self._set_timers(timers)
             await piped
         except UpstreamError as error:
             cause = self._failure or error
@@ -125,54 +135,115 @@ class Relay:
             self._finish()
         finally:
             downstream.follow(None, None)
+            if self._pinging is not None:
+                self._pinging.cancel()
             for timer in timers:
                 timer.cancel()
+
+    def _set_timers(self, timers: list[Timer]) -> None:
+        ping = self._times.ping if self._event_stream and not self._compressed else None
+        if not self._started:
+            timers.append(self._timers.after(self._first_byte_seconds, self._expire))
+            if self._event_stream:
+                held = self._times.held if ping is None else min(self._times.held, ping)
+                timers.append(self._timers.after(held, self._let_go))
+        if ping is not None:
+            self._pinging = self._timers.after(ping / 2, self._look)
 
     def feed(self, piece: bytes) -> None:
         """Takes the next piece of the body until the head has gone; called from the backend's side."""
         self._mirror.add(piece)
-        if self._exchange.first_byte_at is None and not self._event_stream:
-            self._exchange.first_byte_at = time.monotonic()
-        held = self._held = self._held + piece if self._held else piece
-        if not self._event_stream or len(held) > HELD_BYTES or self._shows_content():
+        if not self._event_stream or self._compressed:
+            if self._exchange.first_byte_at is None:
+                self._exchange.first_byte_at = time.monotonic()
+            self._held = piece
+            self._start()
+            return
+        if not self._held:
+            self._held = piece
+        elif isinstance(self._held, bytearray):
+            self._held += piece
+        else:
+            self._held = bytearray(self._held) + piece
+        if len(self._held) > HELD_BYTES or self._shows_content():
             self._start()
 
     def _flow(self, piece: bytes) -> None:
         """Takes the next piece once the head has gone: what happens for each event of each stream, so calls
         are spared here."""
         mirror = self._mirror
-        mirror.parts.append(piece)
-        mirror.size += len(piece)
-        if mirror.size > SLACK_BYTES:
+        text = mirror.text
+        text += piece
+        if len(text) > mirror.limit:
             mirror.trim()
         if self._silent:
-            self._silent = False
-            self._exchange.first_byte_at = time.monotonic()
+            self._note_first()
         hider = self._hider
         # Most pieces are whole events without usage: there is nothing to hide in them.
         if hider is not None and (hider.held or b'"usage"' in piece or piece[-2:] != b"\n\n"):
             piece = hider.feed(piece)
+            if not piece:
+                self._silent = True
+                return
         self._write(piece)
+
+    def _flow_compressed(self, piece: bytes) -> None:
+        """The same for what cannot be read."""
+        self._mirror.add(piece)
+        if self._silent:
+            self._note_first()
+        self._write(piece)
+
+    def _note_first(self) -> None:
+        """The first piece since the head, or since the last look."""
+        self._silent = False
+        if self._exchange.first_byte_at is None:
+            self._exchange.first_byte_at = time.monotonic()
+
+    def _look(self) -> None:
+        """Writes a ping if the client has got nothing for a while. Looks come every half interval: after the
+        last event one without news suffices, so that no silence is longer than the interval; between two
+        pings there are two of them."""
+        self._look_again()
+        if not self._started:
+            return
+        if not self._silent:
+            self._silent = True
+            self._looks_left = 1
+            return
+        self._looks_left -= 1
+        if self._looks_left <= 0:
+            self._ping()
+
+    def _look_again(self) -> None:
+        assert self._times.ping is not None
+        self._pinging = self._timers.after(self._times.ping / 2, self._look)
+
+    def _ping(self) -> None:
+        self._looks_left = 2
+        if not self._downstream.paused and not self._within_event():
+            self._write(PING)
 
     def _shows_content(self) -> bool:
         """Whether the held text has an event that is no error. Fails the attempt if it is one."""
         held = self._held
-        while (end := event_end(held, self._scanned)) >= 0:
+        while (end := event_end(held, max(self._scanned, self._looked - END_BYTES))) >= 0:
             name, data = fields(held[self._scanned : end])
             self._scanned = end
             if not data:
                 continue  # a comment, or nothing
             if self._dialect.is_error(name, data):
-                self._fail(ErrorEvent(Answer(self._head.status, self._headers, held)))
+                self._fail(ErrorEvent(Answer(self._head.status, self._headers, bytes(held))))
                 return False
             return True
+        self._looked = len(held)
         return False
 
     def _start(self) -> None:
         """Writes the head with what was held; from here on the attempt is final."""
         self._started = True
         exchange = self._exchange
-        first, self._held = self._held, b""
+        first, self._held = bytes(self._held), b""
         if first and exchange.first_byte_at is None:
             exchange.first_byte_at = time.monotonic()
         if self._hider is not None and first:
@@ -180,7 +251,7 @@ class Relay:
         exchange.status = self._head.status
         exchange.forget_body()
         self._silent = exchange.first_byte_at is None
-        self._connection.sink = self._flow
+        self._connection.sink = self._flow_compressed if self._compressed else self._flow
         self._downstream.start(self._head.status, self._headers, self._head.content_length, first)
         if self._downstream.paused:  # since before this answer
             self._connection.pause()
@@ -188,6 +259,10 @@ class Relay:
     def _let_go(self) -> None:
         if not self._started and self._failure is None:
             self._start()
+            if self._pinging is not None:
+                self._pinging.cancel()
+                self._look_again()
+                self._ping()
 
     def _expire(self) -> None:
         if self._mirror.empty:
@@ -210,7 +285,7 @@ class Relay:
         """The backend died under a client that has a part already."""
         self._exchange.status = 502
         self._connection.abort()
-        if self._event_stream:
+        if self._event_stream and not self._compressed:
             timed_out = isinstance(error, UpstreamTimeout)
             code = "upstream_timeout" if timed_out else "upstream_disconnected"
             message = (
@@ -219,15 +294,17 @@ class Relay:
                 else "the backend broke off before the answer was complete"
             )
             self._exchange.code = code
-            self._write(self._line_break() + self._dialect.error_event(message, code))
+            # Ends an event that the client has only a part of, lest the error become a part of it too.
+            gap = b"\n\n" if self._within_event() else b""
+            self._write(gap + self._dialect.error_event(message, code))
         self._downstream.cut()
 
-    def _line_break(self) -> bytes:
-        """Ends an event that the client has only a part of, lest the error become a part of it too."""
+    def _within_event(self) -> bool:
+        """Whether the client has a part of an event without its end."""
         if self._hider is not None:
-            return b"\n\n" if self._hider.within else b""
-        seen = self._mirror.tail()[-4:]
-        return b"" if not seen or seen.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
+            return self._hider.within
+        last = self._mirror.text[-END_BYTES:]
+        return bool(last) and not ends_event(last)
 
     @property
     def _dialect(self) -> ModuleType:

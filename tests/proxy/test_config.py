@@ -15,6 +15,7 @@ def test_the_documented_defaults() -> None:
     assert (settings.health_interval, settings.health_timeout, settings.unhealthy_after) == (10, 3, 2)
     assert (settings.upstream_timeout, settings.response_timeout) == (120, 600)
     assert (settings.max_retries, settings.max_body_mb, settings.max_buffered_mb) == (2, 64, 512)
+    assert settings.sse_ping is None
     assert (settings.drain_delay, settings.shutdown_grace) == (5, 30)
 
 

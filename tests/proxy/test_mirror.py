@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from sys import getsizeof
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastllm_proxy.mirror import HEAD_BYTES, TAIL_BYTES, Mirror
+from fastllm_proxy.mirror import HEAD_BYTES, SLACK_BYTES, TAIL_BYTES, WHOLE_BYTES, Mirror
 
 
 @given(st.lists(st.integers(0, 40_000), max_size=12))
@@ -24,8 +27,18 @@ def test_head_and_tail_survive_whatever_the_pieces(sizes: list[int]) -> None:
     assert mirror.empty is (text == b"")
 
 
-def test_memory_is_bounded() -> None:
+@pytest.mark.parametrize("size", [1, 2, 5000, 65_536])
+def test_memory_is_bounded_whatever_the_pieces(size: int) -> None:
     mirror = Mirror(event_stream=True)
-    for _ in range(1000):
-        mirror.add(b"x" * 5000)
-    assert len(mirror.tail()) <= 5 * TAIL_BYTES
+    piece = b"x" * size
+    for _ in range(max(100, 100_000 // size)):
+        mirror.add(piece)
+    assert len(mirror.tail()) <= SLACK_BYTES
+    assert getsizeof(mirror.text) + getsizeof(mirror.head) < 64 * 1024
+
+
+def test_an_answer_of_some_length_is_kept_whole_unless_it_is_a_stream() -> None:
+    for event_stream in (False, True):
+        mirror = Mirror(event_stream=event_stream)
+        mirror.add(b"x" * WHOLE_BYTES)
+        assert mirror.whole is not event_stream
