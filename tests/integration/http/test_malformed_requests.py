@@ -56,6 +56,7 @@ LINES: Final = {
     "latin-1 in the target": _target(CHAT + b"\xe9"),
     "latin-1 in the query": _target(CHAT + b"?a=\xff"),
     "a query alone": _target(b"?canary=1"),
+    "an asterisk that is not for options": _target(b"*"),
     "a target without a slash": _target(b"v1/chat/completions"),
     "a backslash for the first slash": _target(b"\\v1\\chat\\completions"),
     "an authority for a target": _target(b"gateway:80"),
