@@ -18,6 +18,8 @@ The path of one request, in the order of the modules that it passes
  2. authenticate  key digest → caller, on the `client_headers` alone
  3. body          reading within the limits, whole or in pieces, 100-continue, `inflation`
  4. peek          the top-level members that matter, and where they stand
+    forms         the same of multipart forms: `multipart` and `part_heads` find the fields, and what is large
+                  goes to disk (`spool`)
  5. authorise     frontend model → may this caller name it
  6. limits        rate, tokens, concurrency, budget (empty so far: everything passes)
  7. routing       rules and targets → chain

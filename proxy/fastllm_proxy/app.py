@@ -37,6 +37,7 @@ from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.report import REPORT_SECONDS, Reporter
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
+from fastllm_proxy.spool import Spools
 from fastllm_proxy.status import Identity, Intervals, Status
 from fastllm_proxy.subscribe import Subscriber
 from fastllm_proxy.timers import TimerWheel
@@ -76,6 +77,7 @@ class Replica:
         self._access_log = AccessLog(around.out, settings.log_format)
         self._metrics = Metrics()
         self._timers = TimerWheel(asyncio.get_running_loop())
+        self._spools = Spools(around.log)
         self._supervisor = Supervisor(around.log)
         self._control = ControlPlane(
             settings.control_url, settings.tokens, f"fastllm-proxy/{version}", settings.ca_bundle
@@ -112,6 +114,7 @@ class Replica:
         await self._registry.close()
         await self._control.close()
         self._timers.close()
+        self._spools.close()
         self._access_log.flush()
 
     # What `drain` asks for
@@ -222,6 +225,7 @@ class Replica:
             limits=Limits(),
             meter=meter,
             metrics=self._metrics,
+            spools=self._spools,
             max_body_bytes=settings.max_body_mb * 1024 * 1024,
         )
 

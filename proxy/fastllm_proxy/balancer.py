@@ -98,7 +98,11 @@ def affinity_key(exchange: Exchange) -> int:
         assert exchange.caller is not None
         assert exchange.peek is not None
         principal = exchange.caller.principal.id.encode()
-        key = exchange.affinity = stable_hash(principal, conversation_start(exchange.peek, exchange.body))
+        if exchange.form is None:
+            start = conversation_start(exchange.peek, exchange.body)
+        else:
+            start = exchange.peek.model.encode()  # an upload is no turn of a conversation
+        key = exchange.affinity = stable_hash(principal, start)
     return key
 
 

@@ -95,13 +95,13 @@ class RequestBody:
             data: bytes | bytearray = payload.read_nowait()
             if not data or len(data) > max_bytes:
                 self._check_length(max_bytes)
-            self._hold(len(data))
+            self.hold(len(data))
         else:
             self._check_length(max_bytes)
             data = await self._collect(max_bytes)
         if not encoded:
             return data
-        inflated = await inflate(data, max_bytes, self._hold)
+        inflated = await inflate(data, max_bytes, self.hold)
         self._budget.give_back(len(data))
         self._held -= len(data)
         return inflated
@@ -128,7 +128,8 @@ class RequestBody:
             return not length  # aiohttp sees no body behind a length of 2⁶⁴-1
         return length is not None and length - self._payload.total_bytes <= DISCARDED_BYTES
 
-    def _hold(self, size: int) -> None:
+    def hold(self, size: int) -> None:
+        """Counts what is kept of it, until `release`. Raises `Refused` 503 when the worker holds too much."""
         self._budget.take(size)
         self._held += size
 
@@ -165,7 +166,7 @@ class RequestBody:
             while piece := await payload.readany():
                 if len(collected) + len(piece) > max_bytes:
                     raise refusals.request_too_large(max_bytes)
-                self._hold(len(piece))
+                self.hold(len(piece))
                 collected += piece
             return collected
         finally:

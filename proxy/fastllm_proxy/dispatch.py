@@ -11,7 +11,7 @@ from fastllm_proxy.backends import Backend, InFlight
 from fastllm_proxy.errors import ConnectionReset, UpstreamError
 from fastllm_proxy.outcomes import Failure, failure_of
 from fastllm_proxy.relay import ErrorEvent
-from fastllm_proxy.rewrite import body_for
+from fastllm_proxy.rewrite import Body, body_for, upload_for
 from fastllm_proxy.wire import request_head
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from fastllm_proxy.gate import Gates
     from fastllm_proxy.metrics import Metrics
     from fastllm_proxy.observe import Log
+    from fastllm_proxy.rewrite import Upload
     from fastllm_proxy.traffic import Traffic
-    from fastllm_proxy.upstream import UpstreamConnection
+    from fastllm_proxy.upstream import ResponseHead, UpstreamConnection
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -66,13 +67,17 @@ class Dispatcher:
         guard = InFlight(backend)
         try:
             body = body_for(exchange, backend)
-            head = request_head(exchange, backend, sum(map(len, body)))
-            connection = backend.pool.take() or await backend.pool.connect()
+            upload = None if exchange.form is None else upload_for(exchange, backend)
+            head = request_head(exchange, backend, sum(map(len, body)) if upload is None else upload.size)
+            # An upload takes a new connection: it is not to find out late that one was closed while idle.
+            connection = (upload is None and backend.pool.take()) or await backend.pool.connect()
             sent_at = time.monotonic()
-            if exchange.sent_at is None:
-                exchange.sent_at = sent_at
+            exchange.sent_at = exchange.sent_at or sent_at
             patience = self._seconds_for(exchange, backend)
-            connection.send(head, *body)
+            if upload is None:
+                connection.send(head, *body)
+            else:
+                sent_at = await _send_upload(connection, head, upload, patience)
             try:
                 answer = await connection.head(patience)
             except ConnectionReset as error:
@@ -82,9 +87,7 @@ class Dispatcher:
                 if not stale or time.monotonic() - sent_at > self._patience.stale:
                     raise
                 connection.abort()
-                connection = await backend.pool.connect()
-                connection.send(head, *body)
-                answer = await connection.head(patience)
+                connection, answer = await _send_afresh(backend, head, body, patience)
             body.clear()
             status = answer.status
             self._traffic.answered(backend, status)
@@ -123,3 +126,22 @@ class Dispatcher:
             kind=failure.kind,
             reason=failure.reason,
         )
+
+
+async def _send_upload(connection: UpstreamConnection, head: bytes, upload: Upload, patience: float) -> float:
+    """Returns when it had been sent, by `time.monotonic()`."""
+    await connection.send_from(head, upload.next_piece, patience)
+    return time.monotonic()
+
+
+async def _send_afresh(
+    backend: Backend, head: bytes, body: Body, patience: float
+) -> tuple[UpstreamConnection, ResponseHead]:
+    """The same again on a new connection."""
+    connection = await backend.pool.connect()
+    try:
+        connection.send(head, *body)
+        return connection, await connection.head(patience)
+    except BaseException:  # whoever called has not got it yet
+        connection.release()
+        raise

@@ -16,6 +16,9 @@ ENDPOINTS: Final = (
     Endpoint(path="/moderations", label="/moderations"),
     Endpoint(path="/images/generations", label="/images/generations"),
     Endpoint(path="/audio/speech", label="/audio/speech"),
+    Endpoint(path="/images/edits", label="/images/edits", takes_forms=True),
+    Endpoint(path="/audio/transcriptions", label="/audio/transcriptions", takes_forms=True),
+    Endpoint(path="/audio/translations", label="/audio/translations", takes_forms=True),
     Endpoint(path="/messages", label="/messages", dialect="anthropic"),
     Endpoint(path="/messages/count_tokens", label="/messages/count_tokens", dialect="anthropic"),
 )

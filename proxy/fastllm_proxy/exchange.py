@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
     from fastllm_proxy.client_headers import ClientHeaders
     from fastllm_proxy.downstream import Downstream
+    from fastllm_proxy.forms import Form
     from fastllm_proxy.limits import Reservation
     from fastllm_proxy.mirror import Mirror
     from fastllm_proxy.peek import Peek
@@ -65,6 +66,7 @@ class Exchange:
         "downstream",
         "endpoint",
         "first_byte_at",
+        "form",
         "frontend",
         "headers",
         "injected_usage",
@@ -110,6 +112,7 @@ class Exchange:
         # body, peek
         self.body: bytes | bytearray = b""
         self.peek: Peek | None = None
+        self.form: Form | None = None  # a body that is a multipart form
         self.release_body: Callable[[], None] | None = None
         # authorise
         self.frontend: FrontendModel | None = None
@@ -141,6 +144,8 @@ class Exchange:
         """Lets the request's body go once no attempt will need it again: a stream may last for minutes, and
         a thousand of them must not hold a thousand prompts."""
         self.body = b""
+        if self.form is not None:
+            self.form.close()
         if self.peek is not None:
             self.peek = msgspec.structs.replace(self.peek, members={})
         if self.release_body is not None:

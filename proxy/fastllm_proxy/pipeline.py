@@ -10,6 +10,7 @@ from fastllm_proxy.authenticate import authenticate
 from fastllm_proxy.authorise import authorise
 from fastllm_proxy.client_headers import MAX_HOPS
 from fastllm_proxy.errors import Refused
+from fastllm_proxy.forms import form_boundary, read_form
 from fastllm_proxy.kept_state import refuse_kept_state
 from fastllm_proxy.peek import peek
 from fastllm_proxy.routing import route
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fastllm_proxy.limits import Limits
     from fastllm_proxy.meter import Meter
     from fastllm_proxy.metrics import Metrics
+    from fastllm_proxy.spool import Spools
     from fastllm_shared.usage import Refusal
 
 CLIENT_GONE: Final = 499
@@ -38,15 +40,23 @@ _REFUSALS: Final[dict[str | None, Refusal]] = {
 
 
 class Pipeline:
-    __slots__ = ("_forwarder", "_limits", "_max_body_bytes", "_meter", "_metrics")
+    __slots__ = ("_forwarder", "_limits", "_max_body_bytes", "_meter", "_metrics", "_spools")
 
     def __init__(
-        self, *, forwarder: Forwarder, limits: Limits, meter: Meter, metrics: Metrics, max_body_bytes: int
+        self,
+        *,
+        forwarder: Forwarder,
+        limits: Limits,
+        meter: Meter,
+        metrics: Metrics,
+        spools: Spools,
+        max_body_bytes: int,
     ) -> None:
         self._forwarder = forwarder
         self._limits = limits
         self._meter = meter
         self._metrics = metrics
+        self._spools = spools
         self._max_body_bytes = max_body_bytes
 
     async def handle(self, exchange: Exchange, request_body: RequestBody) -> None:
@@ -63,6 +73,8 @@ class Pipeline:
             exchange.status = 500
             raise
         finally:
+            if exchange.form is not None:
+                exchange.form.close()
             self._meter.settle(exchange)
             if exchange.reservation is not None:
                 exchange.reservation.settle(exchange.usage)
@@ -74,8 +86,13 @@ class Pipeline:
             raise Refused(400, "too_many_hops", "the request came through too many gateways in a row")
         # No name in this frame may hold on to the body: it is let go while a long answer is under way.
         exchange.release_body = request_body.release
-        exchange.body = await request_body.read(self._max_body_bytes)
-        exchange.peek = peek(exchange.body)
+        boundary = form_boundary(exchange.headers.raw) if exchange.endpoint.takes_forms else None
+        if boundary is None:
+            exchange.body = await request_body.read(self._max_body_bytes)
+            exchange.peek = peek(exchange.body)
+        else:
+            await read_form(exchange, request_body, boundary, self._max_body_bytes, self._spools)
+        assert exchange.peek is not None
         exchange.frontend = authorise(view, caller, exchange.peek.model)
         self._limits.admit(exchange)
         route(exchange)

@@ -134,3 +134,7 @@ def unsupported_encoding() -> Refused:
 
 def undecodable_body() -> Refused:
     return Refused(400, "invalid_encoding", "the request body does not decode as its Content-Encoding says")
+
+
+def invalid_form(what: str) -> Refused:
+    return Refused(400, "invalid_multipart", f"the form is not valid: {what}")

@@ -34,7 +34,9 @@ def route(exchange: Exchange) -> tuple[Target, ...]:
 
 
 def prompt_tokens(exchange: Exchange) -> int:
-    """An estimate: four bytes a token, embedded files left out."""
+    """An estimate: four bytes a token, embedded files and those of a form left out."""
+    if exchange.form is not None:
+        return exchange.form.text_bytes // 4
     body = exchange.body
     size = len(body)
     start = body.find(_BASE64)
@@ -77,7 +79,7 @@ def _fitting_first(exchange: Exchange, targets: tuple[Target, ...]) -> tuple[Tar
     assert exchange.peek is not None
     smallest = min((t.context_length for t in targets if t.context_length is not None), default=None)
     requested = requested_tokens(exchange.peek) or 0
-    if smallest is None or len(exchange.body) // 4 + requested <= smallest:
+    if smallest is None or (len(exchange.body) // 4 + requested <= smallest and exchange.form is None):
         return targets
     needed = prompt_tokens(exchange) + requested
     return tuple(sorted(targets, key=lambda t: t.context_length is not None and t.context_length < needed))

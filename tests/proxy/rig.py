@@ -32,6 +32,7 @@ from fastllm_proxy.pools import PoolFactory
 from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
+from fastllm_proxy.spool import Spools
 from fastllm_proxy.timers import TimerWheel
 from fastllm_proxy.traffic import Traffic
 from fastllm_shared.addresses import AddressPolicy
@@ -177,6 +178,7 @@ class Gateway:
         log = make_log(self._sink, "json")
         self.timers = TimerWheel(asyncio.get_running_loop(), tick_seconds=0.02)
         self.metrics = Metrics()
+        self.spools = Spools(log)
         self.events = Events()
         self.registry = BackendRegistry(pools(self.timers), log)
         self.store = SnapshotStore(self.registry)
@@ -202,6 +204,7 @@ class Gateway:
                 replica="replica-1", outbox=self.events, metrics=self.metrics, access_log=self._access_log
             ),
             metrics=self.metrics,
+            spools=self.spools,
             max_body_bytes=MAX_BODY_BYTES,
         )
         self.server = ProxyServer(
@@ -240,6 +243,7 @@ class Gateway:
         await self.server.finish(0)
         await self.registry.close()
         self.timers.close()
+        self.spools.close()
         self._sink.flush(5)
 
     async def connect(self) -> Client:

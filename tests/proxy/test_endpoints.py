@@ -19,14 +19,11 @@ CONTRACT = {
     "/messages/count_tokens",
 }
 
-FORMS = {"/audio/transcriptions", "/audio/translations", "/images/edits"}
-"""Not served yet."""
-
 
 def test_every_endpoint_of_the_contract_is_named_once() -> None:
     paths = [endpoint.path for endpoint in ENDPOINTS]
     assert len(paths) == len(set(paths))
-    assert set(paths) == CONTRACT - FORMS
+    assert set(paths) == CONTRACT
 
 
 def test_what_is_anthropics_and_what_may_be_asked_for_usage() -> None:
