@@ -30,7 +30,8 @@ The path of one request, in the order of the modules that it passes
                   there may be), `outcomes` (which of them decides)
     dispatch      one attempt: gate, connect, send, await the head; `rewrite` (the body as this backend is to
                   see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
-    delivery      its answer: `verdict` (what a status means); whole, or by relay
+    delivery      its answer: `verdict` (what a status means), `error_text` and `rejections` (what its words
+                  say); whole, or by relay
 11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
 12. meter         usage (`figures`) from head and tail (`mirror`, if need be `compressed`) in either of the
                   `dialects`, cost, the event

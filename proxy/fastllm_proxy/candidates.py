@@ -109,14 +109,18 @@ class Candidates:
 _IN_ROTATION: Final = 0
 _COOLING: Final = 1
 _SUSPECTED: Final = 2
-_EJECTED: Final = 3
+_SUSPECTED_AND_COOLING: Final = 3
+_EJECTED: Final = 4
 
 
 def _how_far_out(backend: Backend, now: float) -> int:
+    cooling = backend.cooling_until > now
     ejection = backend.ejection
-    if ejection is not None:
-        return _SUSPECTED if ejection.path == "probe" else _EJECTED
-    return _COOLING if backend.cooling_until > now else _IN_ROTATION
+    if ejection is None:
+        return _COOLING if cooling else _IN_ROTATION
+    if ejection.path == "probe":
+        return _SUSPECTED_AND_COOLING if cooling else _SUSPECTED
+    return _EJECTED
 
 
 def _is_in_rotation(backend: Backend, now: float) -> bool:

@@ -5,30 +5,24 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from fastllm_proxy.compressed import coding_of, mirror_of, readable
-from fastllm_proxy.errors import BadResponse
-from fastllm_proxy.outcomes import Answer, Failure
-from fastllm_proxy.relay import Relay, RelayTimes
+from fastllm_proxy.compressed import coding_of, mirror_of
+from fastllm_proxy.error_text import error_answer, excerpt, read_error, readable_text
+from fastllm_proxy.outcomes import Failure
+from fastllm_proxy.rejections import names_missing_model, subject_of_event
+from fastllm_proxy.relay import ErrorEvent, Relay, RelayTimes
 from fastllm_proxy.sse import EVENT_STREAM
-from fastllm_proxy.verdict import REJECTED_COOL_SECONDS, cool_seconds, judge, speaks_of_model
+from fastllm_proxy.verdict import COOL_SECONDS, REJECTED_COOL_SECONDS, Verdict, cool_seconds, judge
 from fastllm_proxy.wire import header, passing_response_headers
 
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
     from fastllm_proxy.exchange import Exchange
+    from fastllm_proxy.outcomes import Answer
     from fastllm_proxy.timers import TimerWheel
     from fastllm_proxy.upstream import ResponseHead, UpstreamConnection
 
 WHOLE_BYTES: Final = 64 * 1024
 """An answer up to this length is read whole and leaves in one write; more would grow with slow readers."""
-
-ERROR_BYTES: Final = 1024 * 1024
-"""How much of an error's text is kept while another backend is tried."""
-
-ERROR_SECONDS: Final = 15.0
-"""How long an error's text may take, all of it."""
-
-_SHOWN_CHARACTERS: Final = 300
 
 
 class Delivery:
@@ -50,24 +44,41 @@ class Delivery:
         by `time.monotonic()`. `None`: the client has its answer. Raises `UpstreamError` while nothing has
         been written."""
         verdict = judge(head.status, head.headers)
-        if verdict == "final":
-            await self._deliver(exchange, connection, head, first_byte_by)
-            return None
         if verdict == "odd":
-            raise BadResponse(f"status {head.status} is no answer to a POST")
-        text = await _read_error(connection)
-        plain = readable(text, coding_of(head.headers))
-        if verdict == "missing?" and not speaks_of_model(plain):
-            send_answer(exchange, _answer(head, text))
-            return None
-        shown = f"status {head.status}: {_excerpt(plain, backend)}"
-        if verdict in ("rejected", "missing?"):
+            return Failure("odd", f"status {head.status} is no answer to a POST")
+        if verdict != "final":
+            return await self._failed(exchange, backend, connection, head, verdict)
+        try:
+            await self._deliver(exchange, connection, head, first_byte_by)
+        except ErrorEvent as error:
+            return _failed_stream(backend, error.answer)
+        return None
+
+    async def _failed(
+        self,
+        exchange: Exchange,
+        backend: Backend,
+        connection: UpstreamConnection,
+        head: ResponseHead,
+        verdict: Verdict,
+    ) -> Failure | None:
+        """An answer whose status says that another backend may do better. `None`: it is the client's after
+        all."""
+        text = await read_error(connection, self._times.error)
+        reason = f"status {head.status}"
+        if verdict == "missing?":
+            if text is None or names_missing_model(readable_text(head, text)):
+                verdict = "failed" if text is None else "rejected"
+            else:
+                send_answer(exchange, error_answer(exchange, head, text))
+                return None
+        if verdict == "rejected":
             backend.cooling_until = time.monotonic() + REJECTED_COOL_SECONDS
-            return Failure("rejected", shown)
+            return Failure("rejected", f"{reason}: {excerpt(readable_text(head, text), backend)}")
         if verdict == "busy":
             backend.cooling_until = time.monotonic() + cool_seconds(head.headers)
-            return Failure("busy", f"status {head.status}", _answer(head, text))
-        return Failure("answered", f"status {head.status}", _answer(head, text))
+            return Failure("busy", reason, error_answer(exchange, head, text))
+        return Failure("answered", reason, error_answer(exchange, head, text))
 
     async def _deliver(
         self, exchange: Exchange, connection: UpstreamConnection, head: ResponseHead, first_byte_by: float
@@ -78,10 +89,14 @@ class Delivery:
         event_stream = kind[:17].lower() == EVENT_STREAM
         lines = passing_response_headers(head.headers, event_stream=event_stream)
         length = head.content_length
+        idle = self._times.idle
+        # A stream's first byte has its own time; the head of any other answer came when all was done.
+        assert exchange.peek is not None
+        first = max(first_byte_by - time.monotonic(), 0.0) if exchange.peek.stream else idle
         if length is not None and length <= WHOLE_BYTES and not event_stream:
-            body = await connection.read(self._times.idle)
+            body = await connection.read(first)
             if len(body) != length:
-                body += await _read_rest(connection, self._times.idle)
+                body += await _read_rest(connection, idle)
             mirror = exchange.mirror = mirror_of(coding, event_stream=False)
             mirror.add(body)
             exchange.first_byte_at = time.monotonic()
@@ -98,7 +113,7 @@ class Delivery:
             lines,
             event_stream=event_stream and head.status == 200,
             coding=coding,
-            first_byte_seconds=max(first_byte_by - time.monotonic(), 0.0),
+            first_byte_seconds=first,
             timers=self._timers,
             times=self._times,
         )
@@ -118,29 +133,14 @@ async def _read_rest(connection: UpstreamConnection, idle_seconds: float) -> byt
     return b"".join(pieces)
 
 
-async def _read_error(connection: UpstreamConnection) -> bytes:
-    """An error's text, whole."""
-    pieces = []
-    size = 0
-    deadline = time.monotonic() + ERROR_SECONDS
-    while piece := await connection.read(max(deadline - time.monotonic(), 0.0)):
-        pieces.append(piece)
-        size += len(piece)
-        if size > ERROR_BYTES:
-            raise BadResponse("an error with an endless text")
-    return b"".join(pieces)
-
-
-def _answer(head: ResponseHead, text: bytes) -> Answer:
-    return Answer(head.status, passing_response_headers(head.headers, event_stream=False), text)
-
-
-def _excerpt(text: bytes, backend: Backend) -> str:
-    """A provider's words for the log, without the secrets that it may repeat: an extra header often holds
-    another one."""
-    shown = text.decode("utf-8", "replace")
-    provider = backend.provider
-    for secret in (provider.credential, *(value for _, value in provider.extra_headers)):
-        if secret:
-            shown = shown.replace(secret, "***")
-    return shown[:_SHOWN_CHARACTERS]
+def _failed_stream(backend: Backend, answer: Answer) -> Failure:
+    """A stream that began with an error: its status was 200 before the engine knew."""
+    subject = subject_of_event(answer.body)
+    reason = "the stream began with an error event"
+    if subject == "rejected":
+        backend.cooling_until = time.monotonic() + REJECTED_COOL_SECONDS
+        return Failure("rejected", f"{reason}: {excerpt(answer.body, backend)}")
+    if subject == "busy":
+        backend.cooling_until = time.monotonic() + COOL_SECONDS
+        return Failure("busy", reason, answer)
+    return Failure("answered", reason, answer)

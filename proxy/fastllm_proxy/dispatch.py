@@ -10,8 +10,7 @@ import msgspec
 from fastllm_proxy.backends import Backend, InFlight
 from fastllm_proxy.errors import ConnectionReset, UpstreamError
 from fastllm_proxy.outcomes import Failure, failure_of
-from fastllm_proxy.relay import ErrorEvent
-from fastllm_proxy.rewrite import Body, body_for, upload_for
+from fastllm_proxy.rewrite import body_for, upload_for
 from fastllm_proxy.wire import request_head
 
 if TYPE_CHECKING:
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from fastllm_proxy.observe import Log
     from fastllm_proxy.rewrite import Upload
     from fastllm_proxy.traffic import Traffic
-    from fastllm_proxy.upstream import ResponseHead, UpstreamConnection
+    from fastllm_proxy.upstream import UpstreamConnection
 
 
 class Patience(msgspec.Struct, frozen=True):
     """Seconds from sending to the first byte of a stream, and to the head of any other answer; a backend may
     have its own. `stale`: a connection that was closed while idle says so within a round trip of being
-    written to."""
+    written to, and round trips across the world take 0.3 s; what is reset later may have been begun."""
 
     stream: float = 120.0
     whole: float = 600.0
-    stale: float = 1.0
+    stale: float = 0.4
 
 
 class Dispatcher:
@@ -83,19 +82,20 @@ class Dispatcher:
             except ConnectionReset as error:
                 # It was closed while idle, and we had not heard of it yet: that says nothing about the
                 # backend. Had it been open, the backend may have begun: later than this it died of the work.
-                stale = connection.reused and not error.received
-                if not stale or time.monotonic() - sent_at > self._patience.stale:
+                stale = error.unsent or time.monotonic() - sent_at <= self._patience.stale
+                if not (stale and connection.reused) or error.received:
                     raise
                 connection.abort()
-                connection, answer = await _send_afresh(backend, head, body, patience)
+                connection = await backend.pool.connect()
+                sent_at = time.monotonic()
+                connection.send(head, *body)
+                answer = await connection.head(patience)
             body.clear()
             status = answer.status
             self._traffic.answered(backend, status)
             failure = await self._delivery.take(exchange, backend, connection, answer, sent_at + patience)
             if failure is None and exchange.first_byte_at is not None:
                 self._traffic.first_byte(backend, exchange.first_byte_at - sent_at)
-        except ErrorEvent as error:
-            failure = Failure("answered", str(error), error.answer)
         except UpstreamError as error:
             self._traffic.failed(backend, error)
             failure = failure_of(error)
@@ -132,16 +132,3 @@ async def _send_upload(connection: UpstreamConnection, head: bytes, upload: Uplo
     """Returns when it had been sent, by `time.monotonic()`."""
     await connection.send_from(head, upload.next_piece, patience)
     return time.monotonic()
-
-
-async def _send_afresh(
-    backend: Backend, head: bytes, body: Body, patience: float
-) -> tuple[UpstreamConnection, ResponseHead]:
-    """The same again on a new connection."""
-    connection = await backend.pool.connect()
-    try:
-        connection.send(head, *body)
-        return connection, await connection.head(patience)
-    except BaseException:  # whoever called has not got it yet
-        connection.release()
-        raise

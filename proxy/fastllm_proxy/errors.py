@@ -54,13 +54,15 @@ class ConnectFailed(UpstreamError):
 
 
 class ConnectionReset(UpstreamError):
-    """`received` counts the bytes of this response that had come before the connection went."""
+    """`received` counts the bytes of this response that had come before the connection went. `unsent`: a
+    part of the request was still waiting to leave, so that no engine has all of it."""
 
     reason: EjectionReason = "reset"
 
-    def __init__(self, detail: str, *, received: int = 0) -> None:
+    def __init__(self, detail: str, *, received: int = 0, unsent: bool = False) -> None:
         super().__init__(detail)
         self.received = received
+        self.unsent = unsent
 
 
 class BadResponse(UpstreamError):

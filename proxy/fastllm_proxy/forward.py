@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from fastllm_proxy.outcomes import Failure, Outcomes
 from fastllm_proxy.retries import RetryBudget
 
 if TYPE_CHECKING:
+    from fastllm_proxy.backends import Backend
     from fastllm_proxy.balancer import Balancer
     from fastllm_proxy.dispatch import Dispatcher
     from fastllm_proxy.exchange import Exchange
@@ -50,9 +52,10 @@ class Forwarder:
         metrics: Metrics,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         noise: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_retries`: further backends per target. `sleep` waits between attempts; `noise` gives numbers
-        in [0, 1) for their jitter."""
+        in [0, 1) for their jitter; `clock` seconds for the retry budget."""
         self._max_retries = max_retries
         self._balancer = balancer
         self._gates = gates
@@ -60,7 +63,7 @@ class Forwarder:
         self._metrics = metrics
         self._sleep = sleep
         self._noise = noise
-        self._retries = RetryBudget()
+        self._retries = RetryBudget(clock)
 
     async def forward(self, exchange: Exchange) -> None:
         """Answers the client, or raises `Refused`."""
@@ -68,36 +71,42 @@ class Forwarder:
         backend = candidates.next()
         if backend is None:
             raise _no_backend(exchange)
-        self._retries.in_flight += 1
+        self._retries.begun += 1
         try:
             failure = await self._dispatcher.dispatch(exchange, backend)
             if failure is not None:
                 await self._go_on(exchange, candidates, failure)
         finally:
-            self._retries.in_flight -= 1
+            self._retries.ended += 1
 
-    async def _go_on(self, exchange: Exchange, candidates: Candidates, failure: Failure) -> None:
+    async def _go_on(self, exchange: Exchange, candidates: Candidates, first: Failure) -> None:
         """What follows a first attempt that failed."""
         assert exchange.frontend is not None
         model = exchange.frontend.name
-        outcomes = Outcomes(retry_on_timeout=exchange.frontend.entry.retry_on_timeout)
-        outcomes.add(failure)
-        retries = self._retries
-        while outcomes.may_retry() and retries.allows_another():
-            backend = candidates.next()
-            if backend is None:
-                break
-            retries.retrying += 1
-            try:
+        outcomes = Outcomes(first, retry_on_timeout=exchange.frontend.entry.retry_on_timeout)
+        try:
+            while (backend := self._next(exchange, candidates, outcomes)) is not None:
                 self._metrics.failed_over(model)
-                await self._sleep(self._pause(exchange.attempts, busy=outcomes.last_kind == "busy"))
-                next_failure = await self._dispatcher.dispatch(exchange, backend)
-            finally:
-                retries.retrying -= 1
-            if next_failure is None:
-                return
-            outcomes.add(next_failure)
+                await self._sleep(self._pause(exchange.attempts, busy=outcomes.last.kind == "busy"))
+                failure = await self._dispatcher.dispatch(exchange, backend)
+                if failure is None:
+                    return
+                outcomes.add(failure)
+        finally:
+            self._retries.settle(exchange)
         send_answer(exchange, outcomes.decide(model))
+
+    def _next(self, exchange: Exchange, candidates: Candidates, outcomes: Outcomes) -> Backend | None:
+        """The backend that may be tried next, its retry counted."""
+        if not outcomes.may_retry:
+            return None
+        free = outcomes.moves_on_freely
+        if not (free or self._retries.allows_another(exchange)):
+            return None
+        backend = candidates.next()
+        if backend is not None and not free:
+            self._retries.spend(exchange)
+        return backend
 
     def _pause(self, attempts: int, *, busy: bool) -> float:
         base = BACK_OFF_SECONDS[min(attempts, len(BACK_OFF_SECONDS)) - 1] * (2 if busy else 1)

@@ -6,16 +6,26 @@ Outcomes    those of one request, in order; `decide` answers for all of them
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from fastllm_proxy.errors import ConnectFailed, Refused, UpstreamError, UpstreamTimeout
+from fastllm_proxy.errors import ConnectFailed, ConnectionReset, Refused, UpstreamError, UpstreamTimeout
 
-Kind = Literal["unreachable", "broken", "timeout", "rejected", "answered", "busy"]
-"""`unreachable`: no connection. `broken`: reset or nonsense after the request was sent. `timeout`: no first
-byte after it was sent. `rejected`: our credential or the model's name is refused. `answered`, `busy`: an
-error of its own."""
+Kind = Literal["refused", "unreachable", "unsent", "broken", "odd", "timeout", "rejected", "answered", "busy"]
+"""`refused`: no connection, and that at once (nobody listens, no such name, not allowed, no TLS).
+`unreachable`: no connection in time. `unsent`: it broke, or took no more, before all of the request had left.
+`broken`: reset or nonsense after that. `odd`: a status that is no answer. `timeout`: nothing, or nothing
+more, after the request was sent. `rejected`: our credential or the model's name is refused. `answered`,
+`busy`: an error of its own."""
+
+_NOT_REACHED: Final = frozenset(("refused", "unreachable", "unsent"))
+"""No engine has the whole request: none can have begun."""
+
+_FREE: Final = frozenset(("refused", "rejected"))
+"""Turned away at the door, at once: moving on multiplies nothing, so the retry budget does not count it."""
+
+_TIMEOUTS: Final[dict[str, Kind]] = {"connect": "unreachable", "send": "unsent"}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,47 +46,64 @@ class Failure(msgspec.Struct, frozen=True):
 def failure_of(error: UpstreamError) -> Failure:
     """Sorts an attempt's error."""
     if isinstance(error, ConnectFailed):
-        return Failure("unreachable", str(error))
+        return Failure("refused", str(error))
     if isinstance(error, UpstreamTimeout):
-        return Failure("unreachable" if error.phase == "connect" else "timeout", str(error))
+        return Failure(_TIMEOUTS.get(error.phase, "timeout"), str(error))
+    if isinstance(error, ConnectionReset) and error.unsent:
+        return Failure("unsent", str(error))
     return Failure("broken", str(error))
 
 
 class Outcomes:
-    """`may_retry` says whether a further attempt makes sense after the last one."""
+    """`may_retry` says whether a further attempt makes sense after the last one.
 
-    __slots__ = ("_answer", "_failures", "_retry_on_timeout")
+    An engine that was reset or fell silent may have begun the work: sending it on again and again would
+    multiply it. Such a request reaches one more backend at most, whatever that one says. `_begun` is set from
+    there on, `_final` once nothing may follow.
+    """
 
-    def __init__(self, *, retry_on_timeout: bool) -> None:
-        self._failures: list[Failure] = []
+    __slots__ = ("_answer", "_begun", "_final", "_kinds", "_retry_on_timeout", "last")
+
+    def __init__(self, first: Failure, *, retry_on_timeout: bool) -> None:
         self._answer: Answer | None = None
+        self._begun = False
+        self._final = False
+        self._kinds: set[Kind] = set()
         self._retry_on_timeout = retry_on_timeout
+        self.last = first
+        self.add(first)
 
     def add(self, failure: Failure) -> None:
-        self._failures.append(failure)
+        kind = failure.kind
+        self.last = failure
+        self._kinds.add(kind)
         if failure.answer is not None:
             self._answer = failure.answer
-
-    def may_retry(self) -> bool:
-        """An engine that was reset or fell silent may have begun the work: sending it on again and again
-        would multiply it. Such a request gets one more backend at most."""
-        kind = self._failures[-1].kind
+        if self._begun and kind not in _NOT_REACHED:
+            self._final = True
         if kind == "timeout":
-            return self._retry_on_timeout and self._count("timeout") == 1
-        return self._count("broken") < 2 and not self._count("timeout")
+            self._begun = True
+            self._final |= not self._retry_on_timeout
+        elif kind == "broken":
+            self._begun = True
 
     @property
-    def last_kind(self) -> Kind:
-        return self._failures[-1].kind
+    def may_retry(self) -> bool:
+        return not self._final
+
+    @property
+    def moves_on_freely(self) -> bool:
+        """Whether what follows the last attempt needs no room in the retry budget."""
+        return self.last.kind in _FREE
 
     def decide(self, model: str) -> Answer:
         """The answer that reaches the client. Raises `Refused` when no backend gave one that it may see."""
-        kinds = {failure.kind for failure in self._failures}
-        if "timeout" in kinds and self._failures[-1].answer is None:
+        kinds = self._kinds
+        if "timeout" in kinds and self.last.answer is None:
             raise Refused(
                 504,
                 "upstream_timeout",
-                f"the backend of {model} did not begin to answer in time",
+                f"the backend of {model} did not answer in time",
                 headers=(("x-should-retry", "false"),),
             )
         if self._answer is not None:
@@ -84,6 +111,3 @@ class Outcomes:
         if kinds == {"rejected"}:
             raise Refused(502, "upstream_rejected", f"every backend of {model} refused the gateway's request")
         raise Refused(502, "upstream_unavailable", f"no healthy backend for {model}")
-
-    def _count(self, kind: Kind) -> int:
-        return sum(failure.kind == kind for failure in self._failures)

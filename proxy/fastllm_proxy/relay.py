@@ -34,11 +34,13 @@ HELD_BYTES: Final = 64 * 1024
 
 
 class RelayTimes(msgspec.Struct, frozen=True):
-    """Seconds: `held` until the head goes without an event, `idle` between two pieces, `ping` between two
-    signs of life to the client of a silent event stream (`None`: there are none)."""
+    """Seconds: `held` until the head goes without an event, `idle` between two pieces, `error` for all of the
+    text of an error that another backend may do better than, `ping` between two signs of life to the client
+    of a silent event stream (`None`: there are none)."""
 
     held: float = 15.0
     idle: float = 300.0
+    error: float = 15.0
     ping: float | None = None
 
 
@@ -285,15 +287,14 @@ class Relay:
         """The backend died under a client that has a part already."""
         self._exchange.status = 502
         self._connection.abort()
+        timed_out = isinstance(error, UpstreamTimeout)
+        code = self._exchange.code = "upstream_timeout" if timed_out else "upstream_disconnected"
         if self._event_stream and not self._compressed:
-            timed_out = isinstance(error, UpstreamTimeout)
-            code = "upstream_timeout" if timed_out else "upstream_disconnected"
             message = (
                 "the backend stopped sending"
                 if timed_out
                 else "the backend broke off before the answer was complete"
             )
-            self._exchange.code = code
             # Ends an event that the client has only a part of, lest the error become a part of it too.
             gap = b"\n\n" if self._within_event() else b""
             self._write(gap + self._dialect.error_event(message, code))

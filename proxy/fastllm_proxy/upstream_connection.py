@@ -217,12 +217,15 @@ class UpstreamConnection(Sending):
         self._owner.lost(self)
         if not self.held or self._failure is not None or self._parser.complete:
             return
+        unsent = self._unsent or self._full
         if error is not None:
-            self._fail(ConnectionReset(f"connection lost: {error}", received=self._parser.received))
+            detail = f"connection lost: {error}"
+            self._fail(ConnectionReset(detail, received=self._parser.received, unsent=unsent))
             return
         try:
             self._parser.end_of_stream()
         except ConnectionReset as early:
+            early.unsent = unsent
             self._fail(early)
         else:
             self._settle(None)
@@ -234,6 +237,8 @@ class UpstreamConnection(Sending):
 
     def _give_up(self) -> None:
         phase = self._phase
+        if self._unsent or self._full:
+            phase = "send"
         if self._parser.head is not None:
             phase = "idle" if self._parser.body_begun else "first_byte"
         self._fail(UpstreamTimeout(phase, self._limit))

@@ -15,9 +15,9 @@ REJECTED_COOL_SECONDS: Final = 30.0
 """After a rejection of our credential or model name: nothing mends that within seconds."""
 
 Verdict = Literal["final", "rejected", "missing?", "failed", "busy", "odd"]
-"""`final`: the client's answer. `rejected`: the backend refuses *us*. `missing?`: it does if its text speaks
-of the model. `failed`: ill, another may do better. `busy`: like failed, but no ill health: it cools. `odd`:
-not an answer."""
+"""`final`: the client's answer. `rejected`: the backend refuses *us*. `missing?`: it does if its text says
+that it has no such model (`rejections`). `failed`: ill, another may do better. `busy`: like failed, but no
+ill health: it cools. `odd`: not an answer."""
 
 _REJECTED: Final = frozenset((401, 402, 403))
 _OVERLOADED: Final = 529
@@ -37,11 +37,6 @@ def judge(status: int, headers: RawHeaders) -> Verdict:
     return "final" if status < 500 else "failed"
 
 
-def speaks_of_model(body: bytes | bytearray) -> bool:
-    """Whether a 404's text says that the model is missing, rather than the path."""
-    return b"model" in bytes(body[:8192]).lower()
-
-
 def cool_seconds(headers: RawHeaders) -> float:
     """How long a busy backend wants to be left alone, within reason."""
     text = header(headers, b"retry-after")
@@ -55,5 +50,5 @@ def _retry_after(text: str) -> float | None:
         return float(text)
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, OSError):
         return None

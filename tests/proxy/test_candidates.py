@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.balancer import Balancer
 from fastllm_proxy.candidates import MAX_ATTEMPTS, Candidates, policy_among_backends
 from fastllm_proxy.gate import Gates
 from fastllm_proxy.view import Target
-from fastllm_shared.health import Ejection
+from fastllm_shared.health import Ejection, EjectionPath
 from tests.proxy.parts import exchange, live_backend, target
 
 NOW = 1000.0
@@ -80,6 +83,46 @@ def test_when_all_are_out_they_are_tried_all_the_same_the_ejected_last() -> None
     cooling.cooling_until = NOW + 9
     assert tries(target("a", ejected, suspected, cooling)) == ["backend-3", "backend-2", "backend-1"]
     assert tries(target("a", ejected), target("b", cooling)) == ["backend-3", "backend-1"]
+
+
+def test_one_that_is_suspected_and_cools_waits_until_all_are_out() -> None:
+    both, well, ejected = some(1, 3)
+    both.ejection = Ejection("probe", "timeout")
+    both.cooling_until = NOW + 9
+    ejected.ejection = Ejection("traffic", "status")
+    assert tries(target("a", both, well)) == ["backend-2"]
+    assert tries(target("a", ejected, both)) == ["backend-1", "backend-3"]
+    suspected = live_backend(4)
+    suspected.ejection = Ejection("probe", "timeout")
+    assert tries(target("a", both, suspected)) == ["backend-4", "backend-1"]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), max_size=5), max_size=4),
+    st.integers(0, 3),
+)
+def test_no_chain_leads_to_a_fifth_attempt_or_to_the_same_backend_again(
+    shape: list[list[tuple[int, int]]], max_retries: int
+) -> None:
+    """Targets list backends (which may stand in several of them) in any state."""
+    backends = {number: live_backend(number) for number in range(1, 7)}
+    for listed in shape:
+        for number, state in listed:
+            backends[number].cooling_until = NOW + 5 if state in (1, 3) else 0.0
+            path: EjectionPath = "traffic" if state == 4 else "probe"
+            backends[number].ejection = Ejection(path, "timeout") if state > 1 else None
+    chain = [
+        target(f"t{at}", *(backends[number] for number in dict.fromkeys(n for n, _ in listed)))
+        for at, listed in enumerate(shape)
+    ]
+    found = tries(*chain, max_retries=max_retries)
+    there = {number for listed in shape for number, _ in listed}
+    assert len(found) == len(set(found)) <= min(4, len(there))
+    assert bool(found) == bool(there)
+    well = [n for n in there if backends[n].ejection is None and not backends[n].cooling_until]
+    cooling = {f"backend-{n}" for n in there if backends[n].cooling_until}
+    if well:
+        assert not cooling & set(found)
 
 
 def test_nothing_to_try() -> None:

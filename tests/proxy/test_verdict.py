@@ -11,7 +11,6 @@ from fastllm_proxy.verdict import (
     Verdict,
     cool_seconds,
     judge,
-    speaks_of_model,
 )
 
 
@@ -53,6 +52,9 @@ def test_503_with_a_date_is_busy() -> None:
         (b"soon", COOL_SECONDS),
         (b"-1", COOL_SECONDS),
         (b"", COOL_SECONDS),
+        (b"9" * 400, MAX_COOL_SECONDS),
+        (b"Mon, 01 Jan 0001 00:00:00 -0000", 0.0),
+        (b"Mon, 01 Jan 0001 00:00:00 +1400", 0.0),
     ],
 )
 def test_how_long_a_busy_backend_is_left_alone(value: bytes, seconds: float) -> None:
@@ -68,16 +70,3 @@ def test_retry_after_as_a_date() -> None:
 
 def test_without_the_header() -> None:
     assert cool_seconds(()) == COOL_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"object":"error","message":"The model `x` does not exist.","type":"NotFoundError"}', True),
-        (b'{"error":{"message":"Model not found, try pulling it first"}}', True),
-        (b'{"detail":"Not Found"}', False),
-        (b"", False),
-    ],
-)
-def test_a_404_about_the_model(body: bytes, expected: bool) -> None:
-    assert speaks_of_model(body) is expected
