@@ -7,6 +7,7 @@ import gc
 import socket
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,7 @@ from fastllm_proxy.spool import Spools
 from fastllm_proxy.status import Identity, Intervals, Status
 from fastllm_proxy.subscribe import Subscriber
 from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.tls import CLOSING_SECONDS, HANDSHAKE_SECONDS, ListenerCertificate
 from fastllm_proxy.traffic import Traffic
 from fastllm_shared.addresses import AddressPolicy
 from fastllm_shared.snapshot import Snapshot
@@ -54,6 +56,9 @@ CANCEL_SECONDS = 0.05
 """What the tasks of cut requests get for settling."""
 
 LAST_REPORT_SECONDS = 1.0
+
+CERTIFICATE_SECONDS = 5.0
+"""Between two looks at the files of the listener's certificate."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -95,14 +100,22 @@ class Replica:
             control=self._control, compose=self._status.report, metrics=self._metrics, log=around.log
         )
         self._server = self._make_server(version)
+        self._certificate = _certificate(settings)
         self._listeners: list[asyncio.Server] = []
         self._supervise()
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
         """Serves from here on."""
         loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            tls = {
+                "ssl": self._certificate.context,
+                "ssl_handshake_timeout": HANDSHAKE_SECONDS,
+                "ssl_shutdown_timeout": CLOSING_SECONDS,
+            }
         for bound in sockets:
-            self._listeners.append(await loop.create_server(self._server, sock=bound, backlog=BACKLOG))
+            self._listeners.append(await loop.create_server(self._server, sock=bound, backlog=BACKLOG, **tls))
         self._supervisor.start()
 
     async def close(self) -> None:
@@ -239,6 +252,8 @@ class Replica:
         add("report", self._reporter.turn, interval_seconds=report, turn_seconds=REPORT_SECONDS)
         add("probe", self._prober.turn, interval_seconds=self._prober.tick_seconds)
         add("lag", self._lag.turn, interval_seconds=INTERVAL_SECONDS)
+        if self._certificate is not None:
+            add("certificate", self._renew_certificate, interval_seconds=CERTIFICATE_SECONDS)
         add("access_log", self._flush_access_log, interval_seconds=LOG_FLUSH_SECONDS)
 
     def _backends(self) -> Iterable[Backend]:
@@ -252,8 +267,22 @@ class Replica:
         if first:
             freeze_heap()
 
+    async def _renew_certificate(self) -> None:
+        assert self._certificate is not None
+        try:
+            if await asyncio.to_thread(self._certificate.renew):
+                self._around.log.info("certificate renewed")
+        except ValueError as error:
+            self._around.log.error("certificate not renewed, the old one stays", reason=str(error))
+
     async def _flush_access_log(self) -> None:
         self._access_log.flush()
+
+
+def _certificate(settings: ProxySettings) -> ListenerCertificate | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return ListenerCertificate(settings.tls_cert, settings.tls_key)
 
 
 def freeze_heap() -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from fastllm_proxy.tls import client_context
+from fastllm_proxy.tls import client_context, server_context
 from fastllm_shared.settings import SECRET, Settings, load
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -23,6 +23,10 @@ class ProxySettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="address to listen on; anything but loopback is an explicit act")
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 picks a free one")] = 4000
+    tls_cert: Annotated[
+        str | None, Meta(description="PEM file with the certificate chain for clients; unset: plain HTTP")
+    ] = None
+    tls_key: Annotated[str | None, Meta(description="PEM file with the certificate's key")] = None
     control_url: Annotated[str, Meta(description="where the control plane answers")] = "http://127.0.0.1:4001"
     proxy_token: Annotated[
         str,
@@ -99,6 +103,13 @@ class ProxySettings(Settings, frozen=True, kw_only=True):
             client_context(self.ca_bundle)
         except ValueError as error:
             found.append(f"--ca-bundle: {error} (got {self.ca_bundle!r})")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            found.append("--tls-cert, --tls-key: set both or neither")
+        elif self.tls_cert and self.tls_key:
+            try:
+                server_context(self.tls_cert, self.tls_key)
+            except ValueError as error:
+                found.append(str(error))
         if not self.tokens:
             found.append("FASTLLM_PROXY_TOKEN: holds no token")
         return found

@@ -35,10 +35,11 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, *, tls: bool = False) -> str:
     """The URL under which a bound socket is reached on its own address."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{name}:{port}"
 
 
 def _addresses(

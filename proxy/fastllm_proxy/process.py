@@ -65,7 +65,7 @@ async def _serve(settings: ProxySettings, sockets: list[socket.socket], around: 
         await replica.start(sockets)
         log.info(
             "listening",
-            url=url_of(sockets[0]),
+            url=url_of(sockets[0], tls=settings.tls_cert is not None),
             replica=around.identity.replica,
             version=around.identity.version,
             control_url=settings.control_url,

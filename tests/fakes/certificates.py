@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import ssl
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 
@@ -28,25 +35,60 @@ class Authority:
         )
         self.pem = certificate.public_bytes(Encoding.PEM).decode()
 
-    def server_context(self, name: str) -> ssl.SSLContext:
-        """TLS of a server that is called `name`."""
+    def issue(self, name: str, *, passphrase: bytes | None = None) -> Pair:
+        """A new certificate for the host `name` with its key, in files that are called after it; what they
+        held is replaced in one step each."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _builder(_name(name), self._name, key.public_key())
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_alternative(name)]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
             .sign(self._key, hashes.SHA256())
         )
-        path = self._folder / f"{name}.pem"
-        path.write_bytes(
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            + certificate.public_bytes(Encoding.PEM)
-        )
+        encryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
+        pair = Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key", certificate.serial_number)
+        _replace(pair.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+        _replace(pair.certificate, certificate.public_bytes(Encoding.PEM))
+        return pair
+
+    def server_context(self, name: str) -> ssl.SSLContext:
+        """TLS of a server that is called `name`."""
+        pair = self.issue(name)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(path)
+        context.load_cert_chain(pair.certificate, pair.key)
         return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """TLS of a client that trusts this authority and no other."""
+        return ssl.create_default_context(cadata=self.pem)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Files of one certificate; `serial` tells it from others."""
+
+    certificate: Path
+    key: Path
+    serial: int
+
+    @property
+    def flags(self) -> tuple[str, str, str, str]:
+        """As arguments of a proxy."""
+        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    fresh = path.with_suffix(path.suffix + ".new")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _name(text: str) -> x509.Name:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fastllm_proxy.config import ProxySettings, read_settings
 from fastllm_shared.settings import SettingsError, settings_of
+from tests.fakes.certificates import Authority
 
 TOKEN = {"FASTLLM_PROXY_TOKEN": "token"}
 
@@ -52,6 +55,24 @@ def test_settings_that_do_not_go_together_are_refused(arguments: list[str], name
     with pytest.raises(SettingsError) as raised:
         read_settings(arguments, TOKEN)
     assert named in str(raised.value)
+
+
+def test_a_certificate_comes_with_its_key(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("gateway.example")
+    settings = read_settings(pair.flags, TOKEN)
+    assert (settings.tls_cert, settings.tls_key) == (str(pair.certificate), str(pair.key))
+    for alone in (pair.flags[:2], pair.flags[2:]):
+        with pytest.raises(SettingsError) as raised:
+            read_settings(alone, TOKEN)
+        assert "--tls-cert, --tls-key: set both or neither" in str(raised.value)
+
+
+def test_a_bad_certificate_is_told_together_with_the_rest(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("gateway.example", passphrase=b"secret")
+    with pytest.raises(SettingsError) as raised:
+        read_settings([*pair.flags, "--workers", "2"], TOKEN)
+    assert "--tls-key: is encrypted" in str(raised.value)
+    assert "--workers" in str(raised.value)
 
 
 def test_a_token_of_commas_is_none() -> None:

@@ -63,6 +63,7 @@ def test_urls() -> None:
     (v4,) = open_sockets("127.0.0.1", 0)
     with v4:
         assert url_of(v4) == f"http://127.0.0.1:{v4.getsockname()[1]}"
+        assert url_of(v4, tls=True) == f"https://127.0.0.1:{v4.getsockname()[1]}"
     if socket.has_ipv6:
         (v6,) = open_sockets("::1", 0)
         with v6:
