@@ -32,7 +32,8 @@ The path of one request, in the order of the modules that it passes
                   see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
     delivery      its answer: `verdict` (what a status means), `error_text` and `rejections` (what its words
                   say); whole, or by relay
-11. relay         bytes onward, back-pressure, the hidden usage event (`sse`), death of either side
+11. relay         bytes onward, back-pressure (`stall`: clients that take nothing), the hidden usage event
+                  (`sse`), pings, death of either side
 12. meter         usage (`figures`) from head and tail (`mirror`, if need be `compressed`) in either of the
                   `dialects`, cost, the event
     pipeline      holds the stages together, and alone knows their order

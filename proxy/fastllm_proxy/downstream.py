@@ -15,6 +15,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastllm_proxy.body import RequestBody
     from fastllm_proxy.connection import ClientConnection
 
@@ -73,6 +75,11 @@ class Downstream:
     def connected(self) -> bool:
         """Whether the client is still there, as far as is known."""
         return self._connection.transport is not None
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What is written to; `None` once the client has gone."""
+        return self._connection.transport
 
     @property
     def paused(self) -> bool:
@@ -154,6 +161,12 @@ class Downstream:
             transport.abort()
         else:
             self._connection.close_after_writing()
+
+    def abort(self) -> None:
+        """Closes the connection at once: what was written and not taken is lost."""
+        transport = self._connection.transport
+        if transport is not None:
+            transport.abort()
 
     def _head(self, status: int, headers: bytes, length: int | None) -> bytes:
         assert not self.started, "a response was started twice"

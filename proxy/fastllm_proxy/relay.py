@@ -23,6 +23,7 @@ from fastllm_proxy.dialects import anthropic, openai
 from fastllm_proxy.errors import UpstreamError, UpstreamTimeout
 from fastllm_proxy.outcomes import Answer
 from fastllm_proxy.sse import END_BYTES, PING, UsageHider, ends_event, event_end, fields
+from fastllm_proxy.stall import StallWatch
 
 if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
@@ -36,12 +37,14 @@ HELD_BYTES: Final = 64 * 1024
 class RelayTimes(msgspec.Struct, frozen=True):
     """Seconds: `held` until the head goes without an event, `idle` between two pieces, `error` for all of the
     text of an error that another backend may do better than, `ping` between two signs of life to the client
-    of a silent event stream (`None`: there are none)."""
+    of a silent event stream (`None`: there are none), `stalled` until a client that takes nothing is given
+    up."""
 
     held: float = 15.0
     idle: float = 300.0
     error: float = 15.0
     ping: float | None = None
+    stalled: float = 300.0
 
 
 class ErrorEvent(UpstreamError):
@@ -74,6 +77,7 @@ class Relay:
         "_pinging",
         "_scanned",
         "_silent",
+        "_stall",
         "_started",
         "_timers",
         "_times",
@@ -115,6 +119,7 @@ class Relay:
         self._silent = True  # nothing has gone since the head, or since the last look
         self._pinging: Timer | None = None
         self._looks_left = 1
+        self._stall: StallWatch | None = None
         self._failure: UpstreamError | None = None
         self._first_byte_seconds = first_byte_seconds
 
@@ -122,7 +127,7 @@ class Relay:
         """Relays until the end."""
         timers: list[Timer] = []
         connection, downstream = self._connection, self._downstream
-        downstream.follow(connection.pause, connection.resume)
+        downstream.follow(self._hold_back, self._go_on)
         try:
             piped = connection.pipe(self.feed, self._times.idle, self._first_byte_seconds)
             if not piped.done():
@@ -137,6 +142,8 @@ class Relay:
             self._finish()
         finally:
             downstream.follow(None, None)
+            if self._stall is not None:
+                self._stall.end()
             if self._pinging is not None:
                 self._pinging.cancel()
             for timer in timers:
@@ -255,8 +262,27 @@ class Relay:
         self._silent = exchange.first_byte_at is None
         self._connection.sink = self._flow_compressed if self._compressed else self._flow
         self._downstream.start(self._head.status, self._headers, self._head.content_length, first)
-        if self._downstream.paused:  # since before this answer
-            self._connection.pause()
+        if self._downstream.paused and self._stall is None:  # since before this answer
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        """The client is slow."""
+        self._connection.pause()
+        transport = self._downstream.transport
+        if transport is not None:
+            self._stall = StallWatch(transport, self._timers, self._times.stalled, self._give_up)
+
+    def _go_on(self) -> None:
+        if self._stall is not None:
+            self._stall.end()
+            self._stall = None
+        self._connection.resume()
+
+    def _give_up(self) -> None:
+        """The client takes nothing. Without its connection this exchange is cancelled, as for one that went
+        away."""
+        self._exchange.code = "client_stalled"
+        self._downstream.abort()
 
     def _let_go(self) -> None:
         if not self._started and self._failure is None:
