@@ -6,12 +6,26 @@ import asyncio
 import contextlib
 import socket
 from pathlib import Path
+from typing import cast, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fastllm_proxy.dispatch import Patience
+from fastllm_proxy.backends import Backend
+from fastllm_proxy.balancer import Balancer
+from fastllm_proxy.dispatch import Dispatcher, Patience
+from fastllm_proxy.downstream import Downstream
+from fastllm_proxy.errors import Refused
+from fastllm_proxy.exchange import Exchange
+from fastllm_proxy.forward import Forwarder
+from fastllm_proxy.gate import Gates
+from fastllm_proxy.metrics import Metrics
+from fastllm_proxy.outcomes import Answer as Error
+from fastllm_proxy.outcomes import Failure, Kind
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.proxy.fleet import CHAT, DEAD, ILL, fleet, hits
+from tests.proxy.parts import exchange, live_backend, target
 from tests.proxy.rig import MODEL, chat, gateway
 
 
@@ -146,3 +160,108 @@ async def test_nothing_to_try(tmp_path: Path) -> None:
         event = await proxy.events.get()
         assert (event.status, event.refusal, event.attempts) == (503, "no_backend", 0)
         assert engine.requests == []
+
+
+class Scripted(Dispatcher):
+    """Attempts that come out as they are told; after the last of them all succeed."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        self.left = list(kinds)
+        self.tried: list[str] = []
+        self.seen: list[Kind] = []
+
+    async def dispatch(self, exchange: Exchange, backend: Backend) -> Failure | None:
+        exchange.attempts += 1
+        self.tried.append(backend.id)
+        if not self.left:
+            exchange.status = 200
+            return None
+        self.seen.append(kind := self.left.pop(0))
+        has_answer = kind in ("answered", "busy")
+        return Failure(kind, "", Error(500, b"", b"") if has_answer else None)
+
+
+class Sent(Downstream):
+    """A client that gets one answer."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def send_whole(self, status: int, headers: bytes, body: bytes | bytearray | memoryview) -> None:
+        self.statuses.append(status)
+
+
+class Scene:
+    """A forwarder without sockets or time; `pauses` are those it made, with jitter at its middle."""
+
+    def __init__(self, *kinds: Kind, max_retries: int = 2) -> None:
+        self.dispatcher = Scripted(*kinds)
+        self.pauses: list[float] = []
+        self.forwarder = Forwarder(
+            max_retries=max_retries,
+            balancer=Balancer(),
+            gates=Gates(),
+            dispatcher=self.dispatcher,
+            metrics=Metrics(),
+            sleep=self._sleep,
+            noise=lambda: 0.5,
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    async def forward(self, made: Exchange) -> int:
+        """The status that the client got."""
+        made.downstream = Sent()
+        try:
+            await self.forwarder.forward(made)
+        except Refused as refused:
+            return refused.status
+        return made.status
+
+
+@given(
+    st.lists(st.sampled_from(get_args(Kind)), max_size=8),
+    st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=5, unique=True), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_whatever_fails_and_however_the_chain_is_built(
+    kinds: list[Kind], shape: list[list[int]], max_retries: int, retry_on_timeout: bool
+) -> None:
+    backends = {number: live_backend(number) for number in range(1, 8)}
+    chain = [target(f"t{at}", *(backends[n] for n in listed)) for at, listed in enumerate(shape)]
+    scene = Scene(*kinds, max_retries=max_retries)
+    made = exchange(*chain, retry_on_timeout=retry_on_timeout)
+    status = asyncio.run(scene.forward(made))
+    tried, seen = scene.dispatcher.tried, scene.dispatcher.seen
+    assert 1 <= len(tried) <= 4
+    assert len(tried) == len(set(tried)) == made.attempts == len(scene.pauses) + 1
+    first = [f"backend-{n}" for n in shape[0]]
+    assert sum(name in first for name in tried[: 1 + max_retries]) <= 1 + max_retries
+    begun = [at for at, kind in enumerate(seen) if kind in ("broken", "timeout")]
+    if begun:
+        after = tried[begun[0] + 1 :]
+        reached = [
+            name
+            for name, kind in zip(after, [*seen[begun[0] + 1 :], "well"], strict=False)
+            if kind not in ("refused", "unreachable", "unsent")
+        ]
+        assert len(reached) <= 1
+        if not retry_on_timeout:
+            assert "timeout" not in seen[: len(tried) - 1]
+    succeeded = len(seen) < len(tried)
+    assert (status == 200) == succeeded
+    assert len(cast(Sent, made.downstream).statuses) <= 1
+
+
+def test_pauses_between_attempts_grow_and_a_busy_one_doubles_them() -> None:
+    for kinds, pauses in (
+        (("answered", "refused", "answered"), [0.025, 0.05, 0.1]),
+        (("busy", "busy", "busy"), [0.05, 0.1, 0.2]),
+        (("answered", "busy", "rejected"), [0.025, 0.1, 0.1]),
+    ):
+        scene = Scene(*cast(tuple[Kind, ...], kinds))
+        chain = [target(f"t{n}", live_backend(n)) for n in range(1, 6)]
+        assert asyncio.run(scene.forward(exchange(*chain))) == 200
+        assert scene.pauses == pauses

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from fastllm_proxy.errors import BadResponse, ConnectionReset, UpstreamTimeout
 from fastllm_proxy.upstream import UpstreamConnection, UpstreamPool
+from tests.fakes.answers import FaultKind
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.fakes.upstreams import (
     CHAT,
     Reading,
     ask,
     both_ways,
+    pool_to,
     read_all,
 )
 
@@ -200,3 +203,28 @@ async def test_a_short_wait_after_a_long_one_and_the_other_way_round(
     ask(patient)
     assert (await patient.head(5)).status == 200
     patient.abort()
+
+
+@pytest.mark.parametrize("kind", ["reset", "close"])
+@pytest.mark.parametrize("size", [100, 8_000_000])
+async def test_it_is_known_whether_a_connection_broke_before_all_had_left(
+    engine: FakeEngine, connection: UpstreamConnection, kind: FaultKind, size: int
+) -> None:
+    engine.script(CHAT, Answer(fault=Fault(kind)))
+    ask(connection, b"x" * size)
+    with pytest.raises(ConnectionReset) as broke:
+        await connection.head(5)
+    assert broke.value.unsent is (size > 1000)
+    assert broke.value.received == 0
+
+
+@pytest.mark.parametrize(("size", "phase"), [(100, "head"), (16_000_000, "send")])
+async def test_an_engine_that_takes_no_more_of_a_request(size: int, phase: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as never_read:
+        pool = pool_to(never_read.getsockname()[1])
+        connection = await pool.connect()
+        ask(connection, b"x" * size)
+        with pytest.raises(UpstreamTimeout) as slow:
+            await connection.head(0.2)
+        assert slow.value.phase == phase
+        await pool.close()
