@@ -14,7 +14,9 @@ downstream  the client's side of an exchange (`downstream`); upstream: the backe
 
 The path of one request, in the order of the modules that it passes
 -------------------------------------------------------------------
- 1. accept        the aiohttp server: path → endpoint, request id, limits; malformed HTTP
+ 1. connection    a client's socket: one task that serves its requests in turn; `request_parser` and `chunks`
+                  (what is a request, where it ends), `heads` (what its head says), `outflow`, `linger`
+    accept        the server: path → endpoint, request id, limits; malformed HTTP
  2. authenticate  key digest → caller, on the `client_headers` alone
  3. body          reading within the limits, whole or in pieces, 100-continue, `inflation`
  4. peek          the top-level members that matter, and where they stand

@@ -1,5 +1,6 @@
-"""The server: finds the route of a parsed request by its exact path, gives the request its id, and hands it
-to the pipeline or to a local route. What goes wrong on the way is answered in the error shape of the path."""
+"""The server of clients' connections: finds the route of a parsed request by its exact path, gives the
+request its id, and hands it to the pipeline or to a local route. What goes wrong on the way is answered in
+the error shape of the path."""
 
 from __future__ import annotations
 
@@ -10,11 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import msgspec
-from aiohttp import StreamReader
-from aiohttp.http import HttpVersion10
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web import BaseRequest, Server, StreamResponse
-from multidict import istr
 
 from fastllm_proxy import refusals
 from fastllm_proxy.access_log import AccessLog, AccessRecord
@@ -25,7 +21,7 @@ from fastllm_proxy.downstream import Downstream
 from fastllm_proxy.endpoints import ENDPOINTS, spellings
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.exchange import Endpoint, Exchange
-from fastllm_proxy.heads import ConnectionLimits
+from fastllm_proxy.heads import READ_BUFFER_BYTES, ConnectionLimits, Request
 from fastllm_proxy.local import LocalRequest, LocalRoutes
 from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.observe import Log
@@ -36,9 +32,9 @@ from fastllm_shared.ids import IdSource
 Pipeline = Callable[[Exchange, RequestBody], Awaitable[None]]
 """Serves one exchange, and answers through its `downstream` what its stages refuse."""
 
-REQUEST_ID: Final = istr("x-request-id")
 SETTLING_SECONDS: Final = 1.0
-_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch
+_SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch
+_ABSOLUTE: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE).match
 _UNLOGGED: Final = frozenset(("/livez", "/readyz", "/health", "/metrics"))
 
 
@@ -58,9 +54,9 @@ class EdgeSettings(msgspec.Struct, frozen=True):
     body: BodyLimits = BodyLimits()
 
 
-class ProxyServer(Server):
-    """What a listening socket hands its connections to. Set `draining` and answers close their
-    connections."""
+class ProxyServer:
+    """What a listening socket makes its connections with. Set `draining` and answers close their
+    connections. Built inside the running loop."""
 
     def __init__(
         self,
@@ -74,7 +70,10 @@ class ProxyServer(Server):
         access_log: AccessLog,
         log: Log,
     ) -> None:
-        super().__init__(_unused, handler_cancellation=True)
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[ClientConnection, None] = {}
+        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._buffer_view = memoryview(self._buffer)
         self._pipeline = pipeline
         self._views = views
         self._local = local
@@ -91,34 +90,44 @@ class ProxyServer(Server):
         self.draining = False
 
     def __call__(self) -> ClientConnection:
-        return ClientConnection(self, loop=self._loop, limits=self._settings.connection)
+        return ClientConnection(
+            self,
+            loop=self._loop,
+            limits=self._settings.connection,
+            buffer=self._buffer,
+            view=self._buffer_view,
+        )
 
-    async def serve(
-        self, connection: ClientConnection, message: RawRequestMessage, payload: StreamReader
-    ) -> bool:
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """Those that are open."""
+        return list(self._connections)
+
+    def connected(self, connection: ClientConnection) -> None:
+        self._connections[connection] = None
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        self._connections.pop(connection, None)
+
+    async def serve(self, connection: ClientConnection, request: Request) -> bool:
         """Serves one request to its end. Returns whether the connection may carry another."""
-        target = message.path if message.path[:1] == "/" else _origin_form(message)
+        target = request.target
+        if target[:1] != "/":
+            target = _origin_form(target)
         path, mark, query = target.partition("?")
         if "#" in query:  # a fragment is the client's own affair
             query = query.partition("#")[0]
         endpoint = self._endpoints.get(path)
-        body = RequestBody(connection, message, payload, self._settings.body, self._budget, self.timers)
-        downstream = Downstream(
-            connection,
-            body,
-            self._request_id(message),
-            keep_alive=not message.should_close,
-            head_only=message.method == "HEAD",
-            old_client=message.version is HttpVersion10,
-        )
-        arrival = _Arrival(message, path, time.monotonic(), time.time())
+        body = RequestBody(connection, request, self._settings.body, self._budget, self.timers)
+        downstream = Downstream(connection, body, self._request_id(request), request)
+        arrival = _Arrival(time.monotonic(), time.time())
         self.inflight += 1
         try:
-            if endpoint is not None and message.method == "POST":
+            if endpoint is not None and request.method == "POST":
                 exchange = Exchange(
                     view=self._admit(),
                     endpoint=endpoint,
-                    headers=_headers(connection, message),
+                    headers=_headers(connection, request),
                     query=mark + query,
                     request_id=downstream.request_id,
                     downstream=downstream,
@@ -127,7 +136,7 @@ class ProxyServer(Server):
                 )
                 await self._pipeline(exchange, body)
             else:
-                await self._serve_here(arrival, endpoint, downstream)
+                await self._serve_here(arrival, request, path, endpoint, downstream)
             if not downstream.ended:
                 raise RuntimeError("an exchange ended without the end of its response")
         except Refused as refused:
@@ -143,15 +152,16 @@ class ProxyServer(Server):
 
     def refuse(self, connection: ClientConnection, refused: Refused) -> None:
         """Answers what was no request. Nothing of it is repeated or logged."""
-        downstream = Downstream(connection, None, self._ids.token(), keep_alive=False)
-        arrival = _Arrival(None, "", time.monotonic(), time.time())
+        downstream = Downstream(connection, None, self._ids.token(), None)
+        arrival = _Arrival(time.monotonic(), time.time())
         self._reject(arrival, downstream, refused, None)
 
     async def finish(self, seconds: float) -> int:
         """Closes idle connections, waits at most `seconds` for the busy ones, then cuts what is left and
         waits until it is settled. Returns the number of requests that were cut."""
         self.draining = True
-        self.pre_shutdown()
+        for connection in self.connections:
+            connection.close()
         await self._wait_until_empty(seconds)
         cut = self.inflight
         for connection in self.connections:
@@ -165,9 +175,9 @@ class ProxyServer(Server):
             self._emptied = self._loop.create_future()
             await asyncio.wait([self._emptied], timeout=seconds)
 
-    def _request_id(self, message: RawRequestMessage) -> str:
-        given = message.headers.get(REQUEST_ID)
-        return given if given is not None and _SAFE_ID(given) else self._ids.token()
+    def _request_id(self, request: Request) -> str:
+        given = request.request_id
+        return given.decode() if given is not None and _SAFE_ID(given) else self._ids.token()
 
     def _admit(self) -> View:
         view = self._views.current
@@ -177,21 +187,24 @@ class ProxyServer(Server):
             raise refusals.overloaded("this replica is serving as many requests as it may; try again")
         return view
 
-    async def _serve_here(self, arrival: _Arrival, endpoint: Endpoint | None, downstream: Downstream) -> None:
-        message = arrival.message
-        assert message is not None
-        handler = self._local.find(arrival.path)
+    async def _serve_here(
+        self,
+        arrival: _Arrival,
+        request: Request,
+        path: str,
+        endpoint: Endpoint | None,
+        downstream: Downstream,
+    ) -> None:
+        handler = self._local.find(path)
         if endpoint is not None:
-            raise refusals.method_not_allowed(message.method, arrival.path, "POST")
+            raise refusals.method_not_allowed(request.method, path, "POST")
         if handler is None:
-            raise refusals.unknown_url(message.method, arrival.path)
-        if message.method not in ("GET", "HEAD"):
-            raise refusals.method_not_allowed(message.method, arrival.path, "GET, HEAD")
-        request = LocalRequest(
-            arrival.path, ClientHeaders(message.raw_headers), self._views.current, arrival.unix
-        )
-        downstream.send_whole(*await handler(request))
-        if arrival.path not in _UNLOGGED:
+            raise refusals.unknown_url(request.method, path)
+        if request.method not in ("GET", "HEAD"):
+            raise refusals.method_not_allowed(request.method, path, "GET, HEAD")
+        asked = LocalRequest(path, ClientHeaders(request.headers), self._views.current, arrival.unix)
+        downstream.send_whole(*await handler(asked))
+        if path not in _UNLOGGED:
             self._record(arrival, downstream, "/models", None)
 
     def _reject(
@@ -229,26 +242,23 @@ class ProxyServer(Server):
 
 
 class _Arrival(msgspec.Struct, frozen=True, gc=False):
-    """A request as it came in; `message` is `None` if it was not HTTP. `at` is `time.monotonic()`."""
+    """When a request came. `at` is `time.monotonic()`."""
 
-    message: RawRequestMessage | None
-    path: str
     at: float
     unix: float
 
 
-def _headers(connection: ClientConnection, message: RawRequestMessage) -> ClientHeaders:
+def _headers(connection: ClientConnection, request: Request) -> ClientHeaders:
     known = connection.known_headers
-    if known is None or known.raw != message.raw_headers:
-        known = connection.known_headers = ClientHeaders(message.raw_headers)
+    if known is None or known.raw != request.headers:
+        known = connection.known_headers = ClientHeaders(request.headers)
     return known
 
 
-def _origin_form(message: RawRequestMessage) -> str:
+def _origin_form(target: str) -> str:
     """The path and query of a target that names a host as well, as requests to proxies do."""
-    return message.url.raw_path_qs if "://" in message.path else message.path
-
-
-async def _unused(_: BaseRequest) -> StreamResponse:
-    """aiohttp's server wants a handler; our connections never call it."""
-    raise NotImplementedError
+    found = _ABSOLUTE(target)
+    if found is None:
+        return target
+    rest = target[found.end() :]
+    return rest if rest[:1] == "/" else "/" + rest

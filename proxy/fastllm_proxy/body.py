@@ -12,19 +12,21 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from aiohttp import StreamReader, hdrs
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import EMPTY_PAYLOAD
 
 from fastllm_proxy import refusals
 from fastllm_proxy.inflation import INFLATED_FROM_BYTES, Inflater, inflate
 
 if TYPE_CHECKING:
     from fastllm_proxy.connection import ClientConnection
+    from fastllm_proxy.heads import Request
     from fastllm_proxy.timers import Timer, TimerWheel
 
 DISCARDED_BYTES: Final = 256 * 1024
 """An unread rest up to this size is read and thrown away rather than closing the connection over it."""
+
+
+WHOLE_BYTES: Final = 64 * 1024
+"""A body up to this length wakes its reader once, when it is complete."""
 
 
 class BodyLimits(msgspec.Struct, frozen=True):
@@ -63,23 +65,20 @@ class RequestBody:
         "_continued",
         "_held",
         "_limits",
-        "_message",
-        "_payload",
+        "_request",
         "_timers",
     )
 
     def __init__(
         self,
         connection: ClientConnection,
-        message: RawRequestMessage,
-        payload: StreamReader,
+        request: Request,
         limits: BodyLimits,
         budget: BodyBudget,
         timers: TimerWheel,
     ) -> None:
         self._connection = connection
-        self._message = message
-        self._payload = payload
+        self._request = request
         self._limits = limits
         self._budget = budget
         self._timers = timers
@@ -89,12 +88,12 @@ class RequestBody:
     async def read(self, max_bytes: int) -> bytes | bytearray:
         """The whole body, decoded. Raises `Refused`: 413 when it exceeds `max_bytes` (as sent or inflated),
         408 when it comes too slowly, 415 and 400 for its encoding, 503 when the worker holds too much."""
-        encoded = self._encoded()
-        payload = self._payload
-        if payload.is_eof():
-            data: bytes | bytearray = payload.read_nowait()
-            if not data or len(data) > max_bytes:
-                self._check_length(max_bytes)
+        request = self._request
+        encoded = request.encoding is not None and _is_coded(request.encoding)
+        if request.complete:
+            if request.received > max_bytes:
+                raise refusals.request_too_large(max_bytes)
+            data: bytes | bytearray = self._connection.take(request)
             self.hold(len(data))
         else:
             self._check_length(max_bytes)
@@ -109,7 +108,9 @@ class RequestBody:
     def pieces(self, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """The body as it comes, decoded, in pieces of which none is empty or kept. Refuses as `read` does.
         Close it when you leave it early: `async with aclosing(body.pieces(…)) as pieces`."""
-        return self._inflated(max_bytes) if self._encoded() else self._sent(max_bytes)
+        encoding = self._request.encoding
+        coded = encoding is not None and _is_coded(encoding)
+        return self._inflated(max_bytes) if coded else self._sent(max_bytes)
 
     def release(self) -> None:
         """Takes what is held out of the worker's budget. Idempotent."""
@@ -119,32 +120,25 @@ class RequestBody:
     def leaves_connection_usable(self) -> bool:
         """Whether the next request can follow on the connection: the body is read, or its rest is small and
         certain to come."""
-        if self._payload is not EMPTY_PAYLOAD and self._payload.is_eof():
+        request = self._request
+        if request.complete:
             return True
-        if self._awaits_continue() or self._payload.exception() is not None:
+        if self._awaits_continue() or request.failure is not None or request.length is None:
             return False
-        length = self._content_length()
-        if self._payload is EMPTY_PAYLOAD:
-            return not length  # aiohttp sees no body behind a length of 2⁶⁴-1
-        return length is not None and length - self._payload.total_bytes <= DISCARDED_BYTES
+        return request.length - request.received <= DISCARDED_BYTES
 
     def hold(self, size: int) -> None:
         """Counts what is kept of it, until `release`. Raises `Refused` 503 when the worker holds too much."""
         self._budget.take(size)
         self._held += size
 
-    def _content_length(self) -> int | None:
-        text = self._message.headers.get(hdrs.CONTENT_LENGTH)
-        return None if text is None else int(text)
-
     def _awaits_continue(self) -> bool:
-        if self._continued or self._payload.total_bytes:
-            return False
-        return self._message.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+        request = self._request
+        return request.expects_continue and not self._continued and not request.received
 
     def _check_length(self, max_bytes: int) -> None:
-        length = self._content_length()
-        if (length is not None and length > max_bytes) or self._payload.total_bytes > max_bytes:
+        request = self._request
+        if max(request.length or 0, request.received) > max_bytes:
             raise refusals.request_too_large(max_bytes)
 
     def _begin(self) -> _Pace:
@@ -152,18 +146,20 @@ class RequestBody:
         if self._awaits_continue():
             self._connection.write_continue()
         self._continued = True
-        return _Pace(self._payload, self._limits, self._timers)
-
-    def _encoded(self) -> bool:
-        encoding = self._message.headers.get(hdrs.CONTENT_ENCODING)
-        return encoding is not None and _is_coded(encoding)
+        return _Pace(self._connection, self._request, self._limits, self._timers)
 
     async def _collect(self, max_bytes: int) -> bytes | bytearray:
-        payload = self._payload
+        request = self._request
         pace = self._begin()
         try:
+            if request.length is not None and request.length <= WHOLE_BYTES:
+                data = await self._next(request.length)
+                if not request.complete:
+                    raise request.failure or refusals.malformed()
+                self.hold(len(data))
+                return data
             collected = bytearray()
-            while piece := await payload.readany():
+            while piece := await self._next():
                 if len(collected) + len(piece) > max_bytes:
                     raise refusals.request_too_large(max_bytes)
                 self.hold(len(piece))
@@ -172,13 +168,21 @@ class RequestBody:
         finally:
             pace.stop()
 
+    async def _next(self, wanted: int = 1) -> bytes:
+        """What has come since the last call, waiting for `wanted` bytes or for the end; `b""` at the end."""
+        request = self._request
+        while request.unread < wanted and not request.complete and request.failure is None:
+            await self._connection.arrival(request, wanted)
+        if request.failure is not None and not request.unread:  # what came before it is read first
+            raise request.failure
+        return self._connection.take(request)
+
     async def _sent(self, max_bytes: int) -> AsyncGenerator[bytes, None]:
-        payload = self._payload
         self._check_length(max_bytes)
-        pace = None if payload.is_eof() else self._begin()
+        pace = None if self._request.complete else self._begin()
         size = 0
         try:
-            while piece := await payload.readany():
+            while piece := await self._next():
                 size += len(piece)
                 if size > max_bytes:
                     raise refusals.request_too_large(max_bytes)
@@ -209,8 +213,9 @@ class _Pace:
     """Watches that a body keeps coming, by one timer that looks now and then."""
 
     __slots__ = (
+        "_connection",
         "_limits",
-        "_payload",
+        "_request",
         "_seen",
         "_seen_at",
         "_timer",
@@ -219,11 +224,14 @@ class _Pace:
         "_window_seen",
     )
 
-    def __init__(self, payload: StreamReader, limits: BodyLimits, timers: TimerWheel) -> None:
-        self._payload = payload
+    def __init__(
+        self, connection: ClientConnection, request: Request, limits: BodyLimits, timers: TimerWheel
+    ) -> None:
+        self._connection = connection
+        self._request = request
         self._limits = limits
         self._timers = timers
-        self._seen = self._window_seen = payload.total_bytes
+        self._seen = self._window_seen = request.received
         self._seen_at = self._window_at = time.monotonic()
         self._timer: Timer | None = None
         self._again()
@@ -237,7 +245,7 @@ class _Pace:
 
     def _look(self) -> None:
         now = time.monotonic()
-        seen = self._payload.total_bytes
+        seen = self._request.received
         if seen != self._seen:
             self._seen = seen
             self._seen_at = now
@@ -253,14 +261,14 @@ class _Pace:
         self._again()
 
     def _drop(self, message: str) -> None:
-        self._payload.set_exception(refusals.request_timeout(message))
+        self._connection.drop(self._request, refusals.request_timeout(message))
 
 
-def _is_coded(value: str) -> bool:
+def _is_coded(value: bytes) -> bool:
     """Whether there is an encoding to undo; raises `Refused` 415 for one that cannot be."""
-    encoding = value.strip().lower()
-    if encoding in ("gzip", "x-gzip", "deflate"):
+    encoding = value.lower()
+    if encoding in (b"gzip", b"x-gzip", b"deflate"):
         return True
-    if encoding in ("", "identity"):
+    if encoding in (b"", b"identity"):
         return False
     raise refusals.unsupported_encoding()

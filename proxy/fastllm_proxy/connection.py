@@ -1,297 +1,312 @@
-"""One client's connection: aiohttp's parser and flow control, with our own turn of requests and our own
-answers to what is not HTTP.
+"""One client's connection: bytes and waiting. What the bytes mean is decided in `request_parser`.
 
-aiohttp's loop makes a task, a request object and a writer for every request, answers malformed HTTP with
-text that repeats the request, and logs it. This one serves a connection's requests one after another in the
-one task that the connection has, hands on the bare parsed message, and repeats nothing.
+It serves its requests one after another in the one task that it has, and repeats nothing of what is no
+request.
 
 State and who changes it:
-    _arrived       parsed requests, or the refusal of one, that are not served yet
-    _incoming      the body that the parser is filling
-    _head_bytes    size of a head that is not complete yet; `_head_timer` runs meanwhile
-    _close         nothing is parsed any more; what has arrived is still served
+    _parser        the requests that have arrived and are not served yet, and what the client may still send
+    _serving       a request is being served
+    _waiter        what the task awaits: the next request, or if `_reading` is set more of that one's body
     _last          no further request is waited for; one that is under way is still read and served
-    _discarding    the last answer is given; what still comes is thrown away until the client closes
+    _linger        the last answer is given; what still comes is thrown away until the client closes
+    _held_back     reading pauses, for enough has come that nobody has taken yet
+    _head_timer    runs while a head is incomplete, `_timed` is that head
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
-
-from aiohttp import StreamReader
-from aiohttp.http import HttpProcessingError, HttpVersion11
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler
+from typing import TYPE_CHECKING, Final, cast
 
 from fastllm_proxy import refusals
 from fastllm_proxy.errors import Refused
-from fastllm_proxy.heads import (
-    PIPELINED_REQUESTS,
-    READ_BUFFER_BYTES,
-    ConnectionLimits,
-    new_parser,
-    objection,
-    parser_limits,
-    refusal_of,
-    too_large,
-)
+from fastllm_proxy.heads import PIPELINED_REQUESTS, ConnectionLimits, Request
+from fastllm_proxy.linger import Linger
+from fastllm_proxy.outflow import Outflow
+from fastllm_proxy.request_parser import RequestParser
 
 if TYPE_CHECKING:
     from fastllm_proxy.accept import ProxyServer
     from fastllm_proxy.client_headers import ClientHeaders
     from fastllm_proxy.timers import Timer
 
-Arrival = tuple[RawRequestMessage | Refused, StreamReader]
+UNREAD_BYTES: Final = 128 * 1024
+"""Reading pauses when more of the requests' bodies has come than this that nobody has taken."""
 
-_END_OF_CHUNKS: Final = b"0\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class ClientConnection(RequestHandler):
+class ClientConnection(Outflow, asyncio.BufferedProtocol):
+    """`known_headers` are those of the last request; `accept` keeps them here."""
+
     __slots__ = (
-        "_arrived",
-        "_chunks_end",
-        "_discarded",
-        "_discarding",
-        "_head_bytes",
+        "_buffer",
         "_head_timer",
-        "_incoming",
+        "_held_back",
+        "_idle_since",
+        "_idle_timer",
         "_last",
         "_limits",
-        "_linger_timer",
-        "_linger_until",
+        "_linger",
+        "_loop",
+        "_parser",
+        "_reading",
         "_server",
+        "_serving",
+        "_task",
+        "_timed",
+        "_view",
+        "_waiter",
+        "_wanted",
         "known_headers",
-        "on_pause",
-        "on_resume",
     )
 
     def __init__(
-        self, server: ProxyServer, *, loop: asyncio.AbstractEventLoop, limits: ConnectionLimits
+        self,
+        server: ProxyServer,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        buffer: bytearray,
+        view: memoryview,
     ) -> None:
-        super().__init__(
-            server,
-            loop=loop,
-            keepalive_timeout=limits.keepalive_seconds,
-            tcp_keepalive=False,  # set on the listening socket, which accepted ones inherit
-            access_log=None,  # type: ignore[arg-type]  # aiohttp's own way of switching it off
-            read_bufsize=READ_BUFFER_BYTES,
-            **parser_limits(limits),
-        )
+        """`buffer` is what sockets are read into, `view` a view of it. Every read is taken out before the
+        next one begins, so all connections of a process share one."""
+        super().__init__()
         self._server = server
+        self._loop = loop
         self._limits = limits
-        self._arrived: deque[Arrival] = deque()
-        self._incoming: StreamReader = EMPTY_PAYLOAD
-        self._chunks_end = b""
-        self._head_bytes = 0
+        self._buffer = buffer
+        self._view = view
+        self._parser = RequestParser(limits)
+        self._task: asyncio.Task[None] | None = None
+        self._serving = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._reading: Request | None = None
+        self._wanted = 0
+        self._held_back = False
         self._head_timer: Timer | None = None
+        self._timed = self._parser.partial
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._last = False
-        self._discarding = False
-        self._discarded = 0
-        self._linger_timer: Timer | None = None
-        self._linger_until = 0.0
-        self.known_headers: ClientHeaders | None = None  # of the last request; `accept` keeps them here
-        self.on_pause: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
+        self._linger: Linger | None = None
+        self.known_headers: ClientHeaders | None = None
 
-    # What the client sends
+    # What the event loop calls
 
-    def data_received(self, data: bytes) -> None:
-        if self._force_close or self._close or self._upgraded or self._parser is None:
-            self._discarded += len(data)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._server.connected(self)
+        self._task = self._loop.create_task(self._serve())
+        self._idle_since = self._loop.time()
+        self._idle_timer = self._loop.call_later(self._limits.keepalive_seconds, self._look_for_idleness)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        parser = self._parser
+        if parser.ended:
+            if self._linger is not None:
+                self._linger.discarded += nbytes
             return
-        body_open = not self._incoming.is_eof()
-        try:
-            messages, self._upgraded, _ = self._parser.feed_data(data)
-        except HttpProcessingError as error:
-            self._malformed(error)
-            return
-        if messages:
-            self._take(messages, data)
-        elif data and not body_open:
-            self._head_incomplete(data)
-        if self._chunks_end:
-            self._chunks_end = (self._chunks_end + data)[-len(_END_OF_CHUNKS) :]
+        ended = parser.feed(self._buffer, self._view, nbytes)
+        if parser.partial or self._head_timer is not None:
+            self._time_head()
+        if ended:
+            self._refuse_at_once()
+        self._wake()
+        if parser.unread > UNREAD_BYTES or parser.rest is not None:
+            self._hold_back()
 
     def eof_received(self) -> None:
         """A half-closed client counts as gone: whatever is being done for it is cancelled at once."""
-        if self.transport is not None and (self._request_in_progress or self._arrived):
+        if self.transport is not None and (self._serving or self._parser.arrived):
             self.transport.abort()
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._end_head()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self.transport = None
+        self._parser.close()
+        self._stop_head_timer()
+        if self._linger is not None:
+            self._linger.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self.on_pause = self.on_resume = None
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self.on_pause is not None:
-            self.on_pause()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.on_resume is not None:
-            self.on_resume()
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        # aiohttp calls this for every body that is read; it has something to do only after a pause.
-        if self._reading_paused:
-            super().resume_reading(resume_parser)
-
-    def _resume_reading_if_drained(self) -> None:
-        self.data_received(b"")
-        if len(self._arrived) < PIPELINED_REQUESTS:
-            self._resume_reading_for_buffer()
-
-    def _take(self, messages: Sequence[tuple[RawRequestMessage, StreamReader]], data: bytes) -> None:
-        may_be_large = self._head_bytes + len(data) > self._limits.head_bytes
-        self._end_head()
-        for message, payload in messages:
-            if may_be_large or message.chunked or message.version is not HttpVersion11:
-                refused = objection(message, self._limits)
-                if refused is not None:
-                    self._refuse(refused)
-                    return
-                if message.chunked:
-                    self._chunks_end = data[-len(_END_OF_CHUNKS) :]
-            self._arrived.append((message, payload))
-            self._incoming = payload
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-        if len(self._arrived) >= PIPELINED_REQUESTS and not self._buffer_paused:
-            self._pause_reading_for_buffer()
-
-    def _head_incomplete(self, data: bytes) -> None:
-        if not self._head_bytes and not data.strip(b"\r\n"):
-            return  # the stray line end that old clients send after a body
-        self._head_bytes += len(data)
-        if self._head_bytes > self._limits.head_bytes:
-            self._refuse(too_large(self._limits))
-        elif self._head_timer is None:
-            self._head_timer = self._server.timers.after(self._limits.head_seconds, self._head_too_slow)
-
-    def _head_too_slow(self) -> None:
-        self._refuse(refusals.request_timeout("the request's headers came too slowly"))
-
-    def _end_head(self) -> None:
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _malformed(self, error: HttpProcessingError) -> None:
-        refused = refusal_of(error, self._limits)
-        if self._incoming.is_eof():
-            self._refuse(refused)
-        else:  # in the middle of a body: whoever reads it is told, and answers
-            self._close = True
-            self._incoming.set_exception(refused)
-
-    def _refuse(self, refused: Refused) -> None:
-        """Answers what cannot be served, in its turn, and parses nothing that follows it."""
-        self._close = True
-        self._end_head()
-        if self._request_in_progress or self._arrived:
-            self._arrived.append((refused, EMPTY_PAYLOAD))
-            return
-        # At once and not from the task: the end of the client's side may be on its way already.
-        self._server.refuse(self, refused)
-        self.close_after_writing()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._server.disconnected(self)
 
     # The turn of requests
 
-    async def start(self) -> None:
+    async def _serve(self) -> None:
         """Serves what arrives until the connection ends. Runs in the connection's one task, which is
         cancelled when the client goes away."""
-        while not self._force_close:
-            if not self._arrived:
-                if self._close or self._last:
-                    break
-                self._waiter = self._loop.create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
-            arrival, payload = self._next()
-            if isinstance(arrival, Refused):
-                self._server.refuse(self, arrival)
+        parser = self._parser
+        arrived = parser.arrived
+        while True:
+            while not arrived:
+                if parser.ended or self._last:
+                    self.close_after_writing()
+                    return
+                self._waiter = waiter = self._loop.create_future()
+                await waiter
+            request = arrived.popleft()
+            if isinstance(request, Refused):
+                self._server.refuse(self, request)
                 break
-            self._request_in_progress = True
+            self._serving = True
+            if parser.rest is not None and len(arrived) <= PIPELINED_REQUESTS // 2:
+                parser.go_on()
+            if self._held_back:
+                self._read_on()
             try:
-                usable = await self._server.serve(self, arrival, payload)
+                usable = await self._server.serve(self, request)
             finally:
-                self._served()
+                self._served(request)
             # The rest of a body that nobody wanted is read away, if the next request is to follow.
-            if not usable or not (payload.is_eof() or await self._discard(payload)):
+            if not usable or not (request.complete or await self._discard(request)):
                 break
-            if arrival.chunked and not self._renew_parser():
-                break
-            self._restart_keepalive()
-        if not self._force_close:
-            self.close_after_writing()
+            self._idle_since = self._loop.time()
+        self.close_after_writing()
 
-    def _next(self) -> Arrival:
-        arrived = self._arrived.popleft()
-        if self._parser is not None:
-            self._parser.message_consumed()
-        if self._buffer_paused and len(self._arrived) <= PIPELINED_REQUESTS // 2:
-            self._resume_reading_if_drained()
-        return arrived
-
-    def _served(self) -> None:
-        self._request_in_progress = False
+    def _served(self, request: Request) -> None:
+        self._serving = False
+        self._reading = None
         self.on_pause = self.on_resume = None
-        if self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
+        if self._parser.offered is request:
+            self._parser.offered = None
+        if request.unread:
+            self.take(request)
 
-    async def _discard(self, payload: StreamReader) -> bool:
+    async def _discard(self, request: Request) -> bool:
         late = refusals.request_timeout("")
-        timer = self._server.timers.after(self._limits.discard_seconds, lambda: payload.set_exception(late))
+        timer = self._server.timers.after(self._limits.discard_seconds, lambda: self.drop(request, late))
         try:
-            while await payload.readany():
-                pass
-        except Refused:
-            return False
+            while not request.complete and request.failure is None:
+                await self.arrival(request, 1)
+                self.take(request)
         finally:
             timer.cancel()
-        return True
+            self._reading = None
+        return request.failure is None
 
-    def _renew_parser(self) -> bool:
-        """After a chunked body: aiohttp's parser keeps the last trailer field and puts it into the head of
-        the next request, so the next one gets a parser that has seen none. False if more than the body had
-        come."""
-        clean = self._chunks_end == _END_OF_CHUNKS and not self._arrived
-        self._chunks_end = b""
-        if clean and self._parser is not None:
-            self._parser = new_parser(self, self._loop, self._limits)
-        return clean
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is None:
+            return
+        reading = self._reading
+        if reading is None:
+            if not self._parser.arrived and not self._parser.ended:
+                return
+        elif not reading.complete and reading.unread < self._wanted and reading.failure is None:
+            return
+        self._waiter = None
+        if not waiter.done():
+            waiter.set_result(None)
 
-    def _restart_keepalive(self) -> None:
-        close_time = self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
+    def _refuse_at_once(self) -> None:
+        """Answers what cannot be served and has nothing before it. Not from the task: the end of the client's
+        side may be on its way already."""
+        arrived = self._parser.arrived
+        if not self._serving and arrived and isinstance(arrived[0], Refused):
+            self._server.refuse(self, arrived[0])
+            arrived.clear()
+            self.close_after_writing()
+
+    # What a body's reader calls
+
+    def arrival(self, request: Request, wanted: int) -> asyncio.Future[None]:
+        """Done when `wanted` bytes of the body are unread, or no more will come, one way or the other."""
+        self._reading = request
+        self._wanted = wanted
+        self._waiter = waiter = self._loop.create_future()
+        self._wake()
+        return waiter
+
+    def take(self, request: Request) -> bytes:
+        """The body bytes that have come since the last call, as one piece."""
+        pieces = request.pieces
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._parser.unread -= request.unread
+        request.unread = 0
+        if self._held_back:
+            self._read_on()
+        return piece
+
+    def drop(self, request: Request, why: Refused) -> None:
+        """Gives up on a body that is not complete: whoever reads it is told."""
+        if not request.complete and request.failure is None:
+            request.failure = why
+            self._wake()
+
+    def write_continue(self) -> None:
+        if self.transport is not None:
+            self.transport.write(_CONTINUE)
 
     # What is sent
 
     @property
     def ending(self) -> bool:
         """Whether the answer that is given now is the connection's last."""
-        if self._server.draining or self._upgraded:
+        if self._server.draining:
             return True
-        return (self._close or self._last) and not self._arrived
+        parser = self._parser
+        return (parser.ended or self._last) and not parser.arrived
 
-    def write_continue(self) -> None:
-        if self.transport is not None:
-            self.transport.write(_CONTINUE)
+    # How fast it has to be
 
-    async def drained(self) -> None:
-        await self._drain_helper()
+    def _hold_back(self) -> None:
+        if not self._held_back and self.transport is not None and self._linger is None:
+            self._held_back = True
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        parser = self._parser
+        if parser.unread <= UNREAD_BYTES and parser.rest is None and self.transport is not None:
+            self._held_back = False
+            self.transport.resume_reading()
+
+    def _time_head(self) -> None:
+        partial = self._parser.partial
+        if partial and partial is self._timed and self._head_timer is not None:
+            return
+        self._stop_head_timer()
+        if partial:
+            self._timed = partial
+            self._head_timer = self._server.timers.after(self._limits.head_seconds, self._head_too_slow)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_too_slow(self) -> None:
+        self._head_timer = None
+        if self._held_back:  # it is we who do not read it
+            self._time_head()
+            return
+        self._parser.refuse(refusals.request_timeout("the request's headers came too slowly"))
+        self._refuse_at_once()
+        self._wake()
+
+    def _look_for_idleness(self) -> None:
+        now = self._loop.time()
+        due = now + self._limits.keepalive_seconds
+        if self._idle:
+            due = self._idle_since + self._limits.keepalive_seconds
+            if due <= now and self.transport is not None:
+                self.transport.close()
+                return
+        self._idle_timer = self._loop.call_at(due, self._look_for_idleness)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is being served, waits, or has begun."""
+        return not (self._serving or self._parser.arrived or self._parser.open or self._parser.partial)
 
     # The end
 
@@ -299,7 +314,7 @@ class ClientConnection(RequestHandler):
         """Ends an idle connection now, a busy one after its answer, one that has begun a request after
         that."""
         self._last = True
-        if self._waiter is not None and not self._head_bytes and self.transport is not None:
+        if self._idle and self._linger is None and self.transport is not None:
             self.transport.close()
 
     def close_after_writing(self) -> None:
@@ -307,24 +322,14 @@ class ClientConnection(RequestHandler):
         after a while: closing over bytes that it is still sending would reset the connection and take the
         answer with it."""
         transport = self.transport
-        if transport is None or transport.is_closing() or self._discarding:
+        if transport is None or transport.is_closing() or self._linger is not None:
             return
-        self._close = self._discarding = True
+        self._parser.ended = True
         if not transport.can_write_eof():  # TLS
             transport.close()
             return
         transport.write_eof()
-        self._reading_paused = self._buffer_paused = False
-        self._resume_transport_reading()
-        self._linger_until = self._loop.time() + self._limits.linger_seconds
-        self._linger_on()
-
-    def _linger_on(self) -> None:
-        self._discarded = 0
-        self._linger_timer = self._server.timers.after(self._limits.linger_pause_seconds, self._linger_over)
-
-    def _linger_over(self) -> None:
-        if self._discarded and self._loop.time() < self._linger_until:
-            self._linger_on()
-        elif self.transport is not None:
-            self.transport.abort()
+        if self._held_back:
+            self._held_back = False
+            transport.resume_reading()
+        self._linger = Linger(transport, self._server.timers, self._limits)

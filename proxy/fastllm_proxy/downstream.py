@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fastllm_proxy.body import RequestBody
     from fastllm_proxy.connection import ClientConnection
+    from fastllm_proxy.heads import Request
 
 JOINED_BYTES: Final = 64 * 1024
 """Up to here copying head and body into one piece is cheaper than a second write."""
@@ -52,19 +53,18 @@ class Downstream:
         connection: ClientConnection,
         request_body: RequestBody | None,
         request_id: str,
-        *,
-        keep_alive: bool,
-        head_only: bool = False,
-        old_client: bool = False,
+        request: Request | None,
     ) -> None:
-        """`request_body` is `None` if there was no request to speak of. `head_only` answers a HEAD;
-        `old_client` speaks HTTP/1.0, which knows no chunks."""
+        """`request` and its body are `None` if there was no request to speak of."""
         self._connection = connection
         self._request_body = request_body
         self.request_id = request_id
-        self.keep_alive = keep_alive
-        self._bodyless = head_only
-        self._old_client = old_client
+        if request is None:
+            self.keep_alive = self._bodyless = self._old_client = False
+        else:
+            self.keep_alive = request.keep_alive
+            self._bodyless = request.method == "HEAD"
+            self._old_client = request.old  # it speaks HTTP/1.0, which knows no chunks
         self._chunked = False
         self._until_close = False
         self.started = False

@@ -1,24 +1,38 @@
-"""What the head of a request may be: the limits, the parser that keeps most of them, and what is checked
-after it because it is laxer than we are."""
+"""What a client may send as the head of a request, what it says, and how long its connection waits for
+what."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from aiohttp import hdrs
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion10, HttpVersion11
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web_protocol import RequestPayloadError
 
 from fastllm_proxy import refusals
 from fastllm_proxy.errors import Refused
 
-READ_BUFFER_BYTES: Final = 64 * 1024
+READ_BUFFER_BYTES: Final = 128 * 1024
+"""What one read brings at most: a body of 64 KiB comes in one piece with its head."""
+
 PIPELINED_REQUESTS: Final = 32
+"""Requests that a connection may have sent ahead of their answers before reading from it pauses."""
+
+
+PICKED: Final = frozenset(
+    (
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-request-id",
+    )
+)
+"""Headers that the edge itself has to know of each request."""
+
+_KEEP_ALIVE: Final = b"keep-alive"
+_VERSIONS: Final = (b"HTTP/1.0", b"HTTP/1.1")
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
@@ -38,50 +52,71 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     linger_pause_seconds: float = 3.0
 
 
-def parser_limits(limits: ConnectionLimits) -> dict[str, Any]:
-    """The limits as aiohttp's parser takes them."""
-    return {
-        "max_line_size": limits.head_bytes,
-        "max_field_size": limits.head_bytes,
-        "max_headers": limits.head_fields,
-        "auto_decompress": False,
-    }
+class Request(msgspec.Struct, eq=False):
+    """One request, and what has come of its body.
+
+    `headers` have lower-cased names, and values without surrounding white space. `length` is the body's in
+    bytes, `None` if it is chunked. `received` counts what has come of it, `unread` what is in `pieces`;
+    `failure` is why the rest will never come. `old` is HTTP/1.0. A header that is repeated stands joined by
+    commas in `encoding` and `request_id`. `connected_otherwise`: CONNECT, or a change of protocol was asked
+    for, which is never taken up.
+    """
+
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    length: int | None
+    complete: bool
+    old: bool
+    keep_alive: bool = True
+    connected_otherwise: bool = False
+    offers_http2: bool = False
+    expects_continue: bool = False
+    encoding: bytes | None = None
+    request_id: bytes | None = None
+    received: int = 0
+    unread: int = 0
+    pieces: list[bytes] = []
+    failure: Refused | None = None
 
 
-def new_parser(
-    protocol: BaseProtocol, loop: asyncio.AbstractEventLoop, limits: ConnectionLimits
-) -> HttpRequestParser:
-    """A parser like the one that a connection begins with."""
-    return HttpRequestParser(
-        protocol,
-        loop,
-        READ_BUFFER_BYTES,
-        payload_exception=RequestPayloadError,
-        max_msg_queue_size=PIPELINED_REQUESTS,
-        **parser_limits(limits),
-    )
+def version_of(data: bytes | bytearray, at: int, method: str, target: bytes) -> bytes:
+    """The version in a request line that is not the usual one. Spaces in a row count as one, as they do for
+    many others. Raises `Refused`."""
+    line = bytes(data[at : data.find(b"\r\n", at)])
+    words = [word for word in line.split(b" ") if word]
+    if len(words) != 3 or words[:2] != [method.encode(), target] or words[2] not in _VERSIONS:
+        raise refusals.malformed()
+    return words[2]
+
+
+def consider(request: Request, picked: dict[bytes, bytes]) -> None:
+    """Enters what the less common of the `PICKED` headers mean. Raises `Refused`."""
+    options = picked.get(b"connection")
+    if options is None or options == _KEEP_ALIVE:
+        request.keep_alive = not request.old or options is not None
+    else:
+        listed = [option.strip() for option in options.lower().split(b",")]
+        request.keep_alive = b"close" not in listed and (not request.old or _KEEP_ALIVE in listed)
+        if b"upgrade" in listed and b"upgrade" in picked:
+            # An offer of HTTP/2 comes with ordinary requests, whose client goes on in HTTP/1 when it is not
+            # taken up. Behind any other what comes may be another protocol.
+            request.offers_http2 = picked[b"upgrade"].lower() == b"h2c"
+            request.connected_otherwise = not request.offers_http2
+    if request.method == "CONNECT":
+        request.connected_otherwise = True
+    if request.connected_otherwise:
+        request.keep_alive = False
+    coding = picked.get(b"transfer-encoding")
+    if coding is not None:
+        if request.old or coding.lower() != b"chunked" or b"content-length" in picked:
+            raise refusals.malformed()
+        request.length = None
+        request.complete = False
+    request.encoding = picked.get(b"content-encoding")
+    request.request_id = picked.get(b"x-request-id")
+    request.expects_continue = picked.get(b"expect", b"").lower() == b"100-continue"
 
 
 def too_large(limits: ConnectionLimits) -> Refused:
     return refusals.headers_too_large(limits.head_bytes, limits.head_fields)
-
-
-def refusal_of(error: HttpProcessingError, limits: ConnectionLimits) -> Refused:
-    """The answer to what the parser refused. Its own messages repeat the request."""
-    if isinstance(error, LineTooLong) or error.message == "Too many headers received":
-        return too_large(limits)
-    return refusals.malformed()
-
-
-def objection(message: RawRequestMessage, limits: ConnectionLimits) -> Refused | None:
-    """Why a head that was parsed is not served, if it is not."""
-    size = len(message.path) + sum([len(name) + len(value) + 4 for name, value in message.raw_headers])
-    if size > limits.head_bytes:
-        return too_large(limits)
-    # llhttp also takes HTTP/0.9, chunks from HTTP/1.0, where others see no framing, and any list of codings
-    # that ends in `chunked`.
-    if message.version is not HttpVersion11 and (message.version is not HttpVersion10 or message.chunked):
-        return refusals.malformed()
-    if message.chunked and message.headers.get(hdrs.TRANSFER_ENCODING, "").lower() != "chunked":
-        return refusals.malformed()
-    return None

@@ -1,56 +1,73 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import HttpProcessingError
-from aiohttp.http_parser import RawRequestMessage
 
-from fastllm_proxy.heads import ConnectionLimits, new_parser, objection, refusal_of
-
-LIMITS = ConnectionLimits(head_bytes=1_000, head_fields=10)
-START = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n"
+from fastllm_proxy.errors import Refused
+from fastllm_proxy.heads import ConnectionLimits, Request, consider, too_large, version_of
 
 
-async def _parse(head: bytes) -> RawRequestMessage:
-    loop = asyncio.get_running_loop()
-    parser = new_parser(BaseProtocol(loop), loop, LIMITS)
-    messages, _, _ = parser.feed_data(head)
-    ((message, _),) = messages
-    return message
+def _request(*, old: bool = False, method: str = "POST") -> Request:
+    return Request(method, "/", (), 0, True, old)
 
 
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [
-        (START + b"\r\n", None),
-        (START + b"Transfer-Encoding: Chunked\r\n\r\n", None),
-        (START + b"A: " + b"b" * 900 + b"\r\n\r\n", None),
-        (START + (b"A: " + b"b" * 500 + b"\r\n") * 2 + b"\r\n", 431),
-        (b"POST /" + b"a" * 995 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
-        (START + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 400),
-        (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n", None),
-        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-    ],
-)
-async def test_objections(head: bytes, status: int | None) -> None:
-    refused = objection(await _parse(head), LIMITS)
-    assert (refused and refused.status) == status
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c, websocket", b"TLS/1.0", b""])
+def test_a_change_of_protocol_ends_the_connection(protocol: bytes) -> None:
+    request = _request()
+    consider(request, {b"connection": b"keep-alive, Upgrade", b"upgrade": protocol})
+    assert request.connected_otherwise
+    assert not request.keep_alive
+
+
+def test_an_offer_of_http2_does_not() -> None:
+    request = _request()
+    consider(request, {b"connection": b"upgrade", b"upgrade": b"H2C"})
+    assert (request.offers_http2, request.connected_otherwise, request.keep_alive) == (True, False, True)
 
 
 @pytest.mark.parametrize(
-    ("head", "status"),
+    ("picked", "old"),
     [
-        (START + b"A: " + b"b" * 1_001 + b"\r\n\r\n", 431),
-        (START + b"A: b\r\n" * 10 + b"\r\n", 431),
-        (b"POST /" + b"a" * 1_001 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
-        (START + b"Authorization : Bearer sk-secret\r\n\r\n", 400),
+        ({b"transfer-encoding": b"chunked"}, True),
+        ({b"transfer-encoding": b"chunked", b"content-length": b"3"}, False),
+        ({b"transfer-encoding": b"chunked, chunked"}, False),
+        ({b"transfer-encoding": b"identity"}, False),
+        ({b"transfer-encoding": b""}, False),
     ],
 )
-async def test_what_the_parser_refuses_is_not_repeated(head: bytes, status: int) -> None:
-    with pytest.raises(HttpProcessingError) as error:
-        await _parse(head)
-    refused = refusal_of(error.value, LIMITS)
-    assert refused.status == status
-    assert "sk-secret" not in refused.message
+def test_a_body_has_one_framing(picked: dict[bytes, bytes], old: bool) -> None:
+    with pytest.raises(Refused):
+        consider(_request(old=old), picked)
+
+
+def test_a_chunked_body_is_not_complete() -> None:
+    request = _request()
+    consider(request, {b"transfer-encoding": b"CHUNKED"})
+    assert (request.length, request.complete) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        (b"GET / HTTP/1.1\r\n", b"HTTP/1.1"),
+        (b"GET  /   HTTP/1.0\r\n", b"HTTP/1.0"),
+        (b"GET / HTTP/1.0 \r\n", b"HTTP/1.0"),
+        (b"GET / HTTP/1.2\r\n", None),
+        (b"GET / http/1.1\r\n", None),
+        (b"GET /a HTTP/1.1\r\n", None),
+        (b"PUT / HTTP/1.1\r\n", None),
+        (b"GET /\r\n", None),
+        (b"GET / HTTP/1.1 HTTP/1.1\r\n", None),
+    ],
+)
+def test_the_version_of_a_request_line(line: bytes, version: bytes | None) -> None:
+    if version is not None:
+        assert version_of(b"xx" + line, 2, "GET", b"/") == version
+        return
+    with pytest.raises(Refused):
+        version_of(b"xx" + line, 2, "GET", b"/")
+
+
+def test_what_is_too_large_says_what_may_be() -> None:
+    refused = too_large(ConnectionLimits())
+    assert refused.status == 431
+    assert "32 KiB or 256 fields" in refused.message

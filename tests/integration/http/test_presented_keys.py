@@ -67,7 +67,7 @@ async def test_the_first_known_key_decides_and_none_goes_on(tmp_path: Path, case
         names = [name.lower() for name, _ in received.headers]
         assert names.count(b"authorization") == 1
         assert not {b"x-api-key", b"api-key"} & set(names)
-        assert BAD not in received.head.replace(b"X-Secret: Bearer " + BAD, b"")
+        assert BAD not in received.head.replace(b"x-secret: Bearer " + BAD, b"")
         target.expected = [UPSTREAM_BODY]
 
 
