@@ -118,6 +118,10 @@ class Replica:
             self._listeners.append(await loop.create_server(self._server, sock=bound, backlog=BACKLOG, **tls))
         self._supervisor.start()
 
+    def look_at_certificate(self) -> None:
+        """Renews the listener's certificate now rather than at the next look, if its files have changed."""
+        self._supervisor.soon("certificate")
+
     async def close(self) -> None:
         """Ends at once everything that `start` began."""
         self.stop_listening()

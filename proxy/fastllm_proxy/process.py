@@ -63,6 +63,8 @@ async def _serve(settings: ProxySettings, sockets: list[socket.socket], around: 
     replica = Replica(settings, around)
     try:
         await replica.start(sockets)
+        if settings.tls_cert is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, replica.look_at_certificate)
         log.info(
             "listening",
             url=url_of(sockets[0], tls=settings.tls_cert is not None),

@@ -9,8 +9,9 @@ from typing import Final
 HANDSHAKE_SECONDS: Final = 10.0
 """As long as a head may take."""
 
-CLOSING_SECONDS: Final = 3.0
-"""How long a closed connection waits for its client to agree; as a lingering one without TLS does."""
+CLOSING_SECONDS: Final = 30.0
+"""How long a closed connection waits for its client to agree, throwing away what that still sends, as a
+lingering one without TLS does: closing over it would reset the connection and take the answer with it."""
 
 _Signature = tuple[tuple[int, int, int], ...] | None
 

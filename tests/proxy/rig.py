@@ -337,6 +337,7 @@ async def gateway(
     times: RelayTimes | None = None,
     edge: EdgeSettings | None = None,
     tls: ssl.SSLContext | None = None,
+    handshake_seconds: float | None = None,
     pools: Callable[[TimerWheel], PoolFactory] = usual_pools,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
@@ -355,7 +356,9 @@ async def gateway(
     ]
     numbered = [backend(n, **(backends or {})) for n in range(1, len(engines) + 1)]
     made.store.accept(snapshot(entries, numbered, **changes))
-    listener = await asyncio.get_running_loop().create_server(made.server, "127.0.0.1", 0, ssl=tls)
+    listener = await asyncio.get_running_loop().create_server(
+        made.server, "127.0.0.1", 0, ssl=tls, ssl_handshake_timeout=handshake_seconds
+    )
     made.port = listener.sockets[0].getsockname()[1]
     try:
         yield made

@@ -24,8 +24,10 @@ from typing import Any
 from fastllm_proxy.accept import EdgeSettings
 from fastllm_proxy.body import BodyLimits
 from fastllm_proxy.heads import ConnectionLimits
+from tests.fakes.certificates import Authority
 from tests.fakes.edge import Answer, Client, eventually
 from tests.fakes.engine import FakeEngine
+from tests.integration.http.secure_client import SecureClient
 from tests.proxy.rig import CREDENTIAL, KEY, Gateway, chat, gateway
 
 CANARY = b"canary"
@@ -143,13 +145,24 @@ def refused(answers: Sequence[Answer], status: int, code: str | None = None, dia
 class Target:
     """The gateway under attack and the engine behind it. `expected`: see the module."""
 
-    def __init__(self, gateway: Gateway, engine: FakeEngine) -> None:
+    def __init__(self, gateway: Gateway, engine: FakeEngine, authority: Authority | None) -> None:
         self.gateway = gateway
         self.engine = engine
+        self.authority = authority
         self.expected: list[bytes] = []
 
     async def connect(self, *, receive_buffer: int | None = None) -> Client:
-        """A client. A small `receive_buffer` makes it one that soon takes no more."""
+        """A client, over TLS if the gateway is. A small `receive_buffer` makes it one that soon takes no
+        more."""
+        client = await self.connect_plain(receive_buffer=receive_buffer)
+        if self.authority is None:
+            return client
+        secure = SecureClient(client.raw, self.authority.client_context())
+        await secure.shake_hands()
+        return secure
+
+    async def connect_plain(self, *, receive_buffer: int | None = None) -> Client:
+        """A client that does not begin with a handshake."""
         raw = socket.socket()
         raw.setblocking(False)
         if receive_buffer is not None:
@@ -182,7 +195,9 @@ class Target:
     async def is_well(self) -> None:
         """A client like any other is served, and the engine has got what it should and no more."""
         await self.settled()
-        assert (await self.gateway.post(body=BODY)).status == 200
+        async with await self.connect() as client:
+            await client.send(request())
+            assert (await client.answer()).status == 200
         await self.settled()
         assert [received.body for received in self.engine.requests] == [*self.expected, UPSTREAM_BODY]
         for received in self.engine.requests:
@@ -232,17 +247,23 @@ async def under_attack(
     *,
     connection: ConnectionLimits | None = None,
     body: BodyLimits | None = None,
+    authority: Authority | None = None,
     **changes: Any,
 ) -> AsyncIterator[Target]:
-    """A gateway with these limits; `changes` are of the snapshot."""
+    """A gateway with these limits, which speaks TLS if there is an `authority`; `changes` are of the snapshot
+    or of the rig."""
     edge = EdgeSettings(
         max_inflight=10_000, connection=connection or ConnectionLimits(), body=body or BodyLimits()
     )
+    tls = None if authority is None else authority.server_context("127.0.0.1")
     loud = _Loud()
     logging.getLogger().addHandler(loud)
     try:
-        async with FakeEngine.start() as engine, gateway(folder, engine, edge=edge, **changes) as running:
-            target = Target(running, engine)
+        async with (
+            FakeEngine.start() as engine,
+            gateway(folder, engine, edge=edge, tls=tls, **changes) as running,
+        ):
+            target = Target(running, engine, authority)
             yield target
             await target.is_well()
             check_log(running.log_text())
