@@ -259,7 +259,7 @@ async def test_a_client_that_goes_leaves_nothing_behind_in_any_phase(
     phase: Callable[[Target, Client], Awaitable[None]],
     leaving: Callable[[Client], None],
 ) -> None:
-    # An end of TCP alone, behind an answer that nobody takes, is not told by uvloop: such a client is stalled.
+    # uvloop does not tell of an end of TCP alone behind an answer that nobody takes: that client is stalled.
     times = RelayTimes(stalled=0.5)
     async with under_attack(tmp_path, authority=authority, times=times) as target:
         client = await target.connect(receive_buffer=4096)
