@@ -1,7 +1,7 @@
 """Which backends one request may try, in which order, and how often.
 
 the chain's targets in order; of each, `1 + max_retries` backends that are in rotation, chosen one at a time
-then, if the chain has nothing further: those that are out by probe alone (a suspicion), last
+then, if the chain has nothing further: those that are out by probe alone (a suspicion) and do not cool, last
 if every backend was out from the start: all of them, cooling before ejected ones
 never the same backend twice, at most `MAX_ATTEMPTS` in all
 """

@@ -67,22 +67,26 @@ _BUSY_STATUSES: Final = frozenset((429, 529))
 # What stands in quotes is a name, and may be the client's own: of a file, of a tool.
 _QUOTED: Final = re.compile(r"`[^`]*`|\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|\u201c[^\u201d]*\u201d")
 _CLAUSE: Final = re.compile(r"(?:[.;!?,]|(?<!model)(?<!models):|\s-|\s\u2014)\s+|\n", re.IGNORECASE)
+_END: Final = r"(?![.\w-]*\w)"
+_ABSENT: Final = (
+    r"(?:not found|(?:does not|doesn't|do not|don't) exist|not exist|(?:could not|cannot|can't) be found)"
+)
 _GONE: Final = (
-    r"(?:not found|(?:does not|doesn't|do not|don't) exist|not exist|not available|unavailable|not loaded"
-    r"|not served|not deployed|not supported|no longer|unknown|(?:could not|cannot|can't) be found)"
-    r"(?![.\w-]*\w)"
+    rf"(?:{_ABSENT}|not available|unavailable|not loaded|not served|not deployed|not supported|no longer"
+    r"|unknown)"
 )
 _SUBJECT: Final = re.compile(
     r"\W*(?:(?:the|this|that|your|a|an|api|requested|specified|given|provided|base|lora|error)\s+)*"
     r"(?:models?|model deployment|model id|model name|deployment|api deployment)"
-    r"(?:/\S+|(?=\s|$|[`\"':,]))(?P<rest>.*)",
+    r"(?:/\S+|(?=\s|$|[`\":,]))(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _OTHER_SUBJECT: Final = re.compile(
     r"\b(?:files?|tools?|functions?|images?|voices?|responses?|conversations?|path|route|url)\b",
     re.IGNORECASE,
 )
-_GONE_ANYWHERE: Final = re.compile(_GONE, re.IGNORECASE)
+_IS_GONE: Final = re.compile(_GONE + _END, re.IGNORECASE)
+_IS_ABSENT: Final = re.compile(_ABSENT + _END, re.IGNORECASE)
 _NO_SUCH: Final = re.compile(
     r"\W*(?:(?:there is\s+)?(?:no such|unknown|no)\s+(?:model|deployment)(?![.\w/-]*\w)"
     r"|invalid model(?: name| id)?\s*(?:$|[:\u00b7])|no (?:allowed )?(?:endpoints|providers)\b)",
@@ -99,8 +103,8 @@ def names_missing_model(text: bytes | bytearray) -> bool:
     found = _decoded(text)
     if found is None:
         plain = bytes(text[:_MAX_MESSAGE]).decode("utf-8", "replace")
-        return not plain.lstrip().startswith("<") and _says_model_is_gone(plain)
-    return _is_missing_model(_error_of(found))
+        return not plain.lstrip().startswith("<") and _says_of_model(plain, _IS_GONE)
+    return _is_missing_model(_error_of(found), _IS_GONE)
 
 
 def subject_of_event(text: bytes) -> Subject:
@@ -119,8 +123,11 @@ def _subject(error: dict[str, Any]) -> Subject:
     codes = _codes(error)
     if status in _REJECTED_STATUSES or codes & _REJECTED_CODES:
         return "rejected"
-    if status in (None, 400, 404) and _is_missing_model(error):
-        return "rejected"
+    if status in (None, 400, 404):
+        # Without the status 404 words have to be plainer: a model may well not support what a client wants.
+        words = _IS_GONE if status == 404 else _IS_ABSENT
+        if _is_missing_model(error, words):
+            return "rejected"
     if status in _BUSY_STATUSES or codes & _BUSY_CODES:
         return "busy"
     return "other"
@@ -140,11 +147,8 @@ def _error_of(found: Any) -> dict[str, Any]:
     if isinstance(found, list) and len(found) == 1:
         found = found[0]
     for name in ("detail", "error"):
-        if (
-            not isinstance(found, dict)
-            or not (inner := found.get(name))
-            or (name == "detail" and "error" in found)
-        ):
+        inner = found.get(name) if isinstance(found, dict) else None
+        if not inner or (name == "detail" and "error" in found):
             continue
         if isinstance(inner, str):
             return {**found, "message": inner}
@@ -167,7 +171,7 @@ def _codes(error: dict[str, Any]) -> set[str]:
     return {re.sub(r"[\W_]", "", value.lower()) for value in values if isinstance(value, str)}
 
 
-def _is_missing_model(error: dict[str, Any]) -> bool:
+def _is_missing_model(error: dict[str, Any], words: re.Pattern[str]) -> bool:
     codes = _codes(error)
     if codes & _MISSING_CODES:
         return True
@@ -176,17 +180,18 @@ def _is_missing_model(error: dict[str, Any]) -> bool:
         return False
     if "notfounderror" in codes and _ANTHROPIC_MODEL.fullmatch(message.strip()):
         return True
-    return _says_model_is_gone(message[:_MAX_MESSAGE])
+    return _says_of_model(message[:_MAX_MESSAGE], words)
 
 
-def _says_model_is_gone(message: str) -> bool:
+def _says_of_model(message: str, words: re.Pattern[str]) -> bool:
+    """Whether a clause has the model as its subject and says one of `words` of it."""
     for clause in _CLAUSE.split(_QUOTED.sub(" \u00b7 ", message)):
         if _NO_SUCH.match(clause):
             return True
         found = _SUBJECT.match(clause)
         if found is None:
             continue
-        gone = _GONE_ANYWHERE.search(found["rest"])
+        gone = words.search(found["rest"])
         if gone and not _OTHER_SUBJECT.search(found["rest"], 0, gone.start()):
             return True
     return False
