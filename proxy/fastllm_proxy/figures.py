@@ -51,6 +51,7 @@ class _UsualAnswer(msgspec.Struct, frozen=True):
 
 class _Answer(msgspec.Struct, frozen=True):
     usage: dict[str, Any] | None = None
+    meta: Any = None
 
 
 _decode_usual_answer = msgspec.json.Decoder(_UsualAnswer).decode
@@ -105,9 +106,10 @@ def _usual(text: bytes) -> TokenUsage | None:
 
 def _top_level(text: bytes) -> dict[str, Any] | None:
     try:
-        return _decode_answer(text).usage
+        answer = _decode_answer(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    return answer.usage if answer.usage is not None else openai.figures_in_meta(answer.meta)
 
 
 def _candidates(text: bytes, module: ModuleType) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.fakes.answers import Answer, Reply
+from tests.fakes.media_replies import form_fields, media_routes
 
 CREATED = 1_700_000_000
 DIMENSIONS = 8
@@ -26,6 +27,7 @@ ROUTES = frozenset(
         "/embeddings",
         "/messages",
         "/messages/count_tokens",
+        *media_routes(),
     }
 )
 """Paths without their `/v1` that have a usual reply."""
@@ -38,7 +40,7 @@ def usual_reply(path: str, body: bytes, answer: Answer, models: tuple[str, ...])
     if path == "/health":
         return _json({"status": "ok"})
     try:
-        request = json.loads(body or b"{}")
+        request = form_fields(body) if body.startswith(b"--") else json.loads(body or b"{}")
     except ValueError:
         request = {}
     if not isinstance(request, dict):
@@ -50,6 +52,7 @@ def usual_reply(path: str, body: bytes, answer: Answer, models: tuple[str, ...])
         "/embeddings": _embeddings,
         "/messages": _messages,
         "/messages/count_tokens": _count_tokens,
+        **media_routes(),
     }
     route = routes.get(path)
     return _json({}) if route is None else route(asked, request, answer)

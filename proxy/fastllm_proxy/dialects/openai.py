@@ -50,6 +50,12 @@ def usage(figures: Mapping[str, Any]) -> TokenUsage | None:
     )
 
 
+def figures_in_meta(meta: object) -> dict[str, Any] | None:
+    """Where some rerankers count, who have no `usage`."""
+    tokens = meta.get("tokens") if isinstance(meta, dict) else None
+    return tokens if isinstance(tokens, dict) else None
+
+
 def is_error(name: bytes, data: bytes) -> bool:
     """Whether a stream's event (its `event:` name and its data) is an error rather than content."""
     if name in _ERROR_NAMES:
