@@ -82,6 +82,7 @@ CODINGS: Final = {
     "chunked, then identity in a second header": _coded(b"chunked", CODED + b"identity\r\n"),
     "identity, then chunked in a second header": _coded(b"identity", CHUNKED),
     "identity": _coded(b"identity"),
+    "an empty coding": _coded(b""),
     "xchunked": _coded(b"xchunked"),
     "chunkedx": _coded(b"chunkedx"),
     "chunked with a parameter": _coded(b"chunked;q=1"),
