@@ -117,6 +117,8 @@ class Dispatcher:
         return backend.entry.response_timeout_seconds or self._patience.whole
 
     def _note(self, exchange: Exchange, backend: Backend, failure: Failure) -> None:
+        """What is left of an attempt that failed: a line in the log."""
+        exchange.mirror = None  # what it holds is nobody's usage
         self._log.warning(
             "attempt failed",
             request_id=exchange.request_id,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from fastllm_proxy.access_log import AccessRecord
 from fastllm_proxy.exchange import TokenUsage
 from fastllm_proxy.figures import read_usage
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from fastllm_shared.snapshot import ProviderModelEntry
 
 _UNKNOWN = TokenUsage()
+
+_BROKEN_OFF = (499, 502)
+"""The client went, or the backend did: an answer is not whole."""
 
 
 class EventSink(Protocol):
@@ -47,7 +52,10 @@ class Meter:
         ttft_ms = None if ttft is None else round(ttft * 1000, 3)
         usage = None
         if exchange.mirror is not None:
-            usage = exchange.usage = read_usage(exchange.mirror, exchange.endpoint.dialect)
+            usage = read_usage(exchange.mirror, exchange.endpoint.dialect)
+            if exchange.status in _BROKEN_OFF and usage is not None:
+                usage = _counted_so_far(usage)
+            exchange.usage = usage
         if exchange.caller is not None and (exchange.chain is not None or exchange.refusal is not None):
             self._outbox.put(self._event(exchange, usage, duration_ms, ttft_ms))
         frontend = exchange.frontend
@@ -137,6 +145,15 @@ def cost_of(usage: TokenUsage, model: ProviderModelEntry) -> tuple[int | None, C
     paid_cached = paid_in if model.cached_input_price_per_mtok is None else model.cached_input_price_per_mtok
     millionths = (prompt - cached) * paid_in + cached * paid_cached + completion * paid_out
     return (millionths + 500_000) // 1_000_000, "price"
+
+
+def _counted_so_far(usage: TokenUsage) -> TokenUsage | None:
+    """The figures of an answer that broke off. Engines that count as they go begin with 0: that is not how
+    many there were in the end, and is not known."""
+    prompt, completion = usage.prompt_tokens or None, usage.completion_tokens or None
+    if prompt is None and completion is None:
+        return None
+    return msgspec.structs.replace(usage, prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _ttft(exchange: Exchange) -> float | None:

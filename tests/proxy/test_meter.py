@@ -55,6 +55,27 @@ def served(text: bytes, *, stream: bool = False, **changes: Any) -> Exchange:
 USAGE = b'{"usage":{"prompt_tokens":4,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}'
 
 
+@pytest.mark.parametrize(
+    ("counts", "known"),
+    [((7, 0), (7, None)), ((0, 0), (None, None)), ((7, 3), (7, 3)), ((0, 3), (None, 3))],
+)
+@pytest.mark.parametrize("status", [499, 502])
+def test_of_an_answer_that_broke_off_zero_is_not_known(
+    counts: tuple[int, int], known: tuple[int | None, int | None], status: int
+) -> None:
+    text = b'data: {"usage":{"prompt_tokens":%d,"completion_tokens":%d}}\n\n' % counts
+    made = served(text, stream=True)
+    made.status = status
+    event, _, line = settled(made)
+    assert event is not None
+    assert (event.prompt_tokens, event.completion_tokens) == known
+    assert (line.prompt_tokens, line.completion_tokens) == known
+    assert event.usage_reported is (known != (None, None))
+    whole, _, _ = settled(served(text, stream=True))
+    assert whole is not None
+    assert (whole.prompt_tokens, whole.completion_tokens) == counts
+
+
 def test_an_answer_becomes_one_event() -> None:
     event, metrics, line = settled(served(USAGE))
     assert event is not None

@@ -135,6 +135,38 @@ async def test_a_silence_within_a_stream_cuts_it(tmp_path: Path) -> None:
         assert event.ttft_ms is not None
 
 
+@pytest.mark.parametrize(
+    ("path", "begun"),
+    [
+        (
+            MESSAGES,
+            b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":'
+            b'{"input_tokens":9,"output_tokens":0}}}\n\n',
+        ),
+        (CHAT, b'data: {"choices":[{}],"usage":{"prompt_tokens":9,"completion_tokens":0}}\n\n'),
+    ],
+)
+async def test_what_a_cut_stream_has_generated_is_never_zero(tmp_path: Path, path: str, begun: bytes) -> None:
+    """Engines that count as they go begin with 0."""
+    cut = Answer(events=(begun, WORD), fault=Fault("stall", at="mid_body", after=1))
+    async with fleet(tmp_path, cut, times=RelayTimes(idle=0.2)) as (proxy, engines):
+        engines[0].script(path, cut)
+        got = await proxy.post("/v1" + path, chat(stream=True))
+        assert (got.status, got.whole) == (200, False)
+        event = await proxy.events.get()
+        assert (event.status, event.prompt_tokens) == (502, 9)
+        assert (event.completion_tokens, event.cost_micros) == (None, None)
+
+
+async def test_an_error_that_counts_tokens_is_no_usage(tmp_path: Path) -> None:
+    error = (
+        b'data: {"error":{"message":"no","code":401},"usage":{"prompt_tokens":0,"completion_tokens":0}}\n\n'
+    )
+    async with fleet(tmp_path, Answer(events=(error,))) as (proxy, _):
+        assert (await proxy.post(body=chat(stream=True))).code == "upstream_rejected"
+        assert nothing_is_known_of_tokens(await proxy.events.get())
+
+
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 async def test_a_silence_within_a_large_answer_cuts_it_so_that_nobody_takes_it_for_whole(
     tmp_path: Path, framing: Any
