@@ -86,7 +86,7 @@ class Dispatcher:
                 if not (stale and connection.reused) or error.received:
                     raise
                 connection.abort()
-                connection = await backend.pool.connect()
+                connection = await _connect_again(backend, error)
                 sent_at = time.monotonic()
                 connection.send(head, *body)
                 answer = await connection.head(patience)
@@ -134,3 +134,12 @@ async def _send_upload(connection: UpstreamConnection, head: bytes, upload: Uplo
     """Returns when it had been sent, by `time.monotonic()`."""
     await connection.send_from(head, upload.next_piece, patience)
     return time.monotonic()
+
+
+async def _connect_again(backend: Backend, error: ConnectionReset) -> UpstreamConnection:
+    """In place of a connection that broke with `error`. When none can be had the engine is gone, and may well
+    have died of this very request: `error` is what has happened then, lest it tour the siblings."""
+    try:
+        return await backend.pool.connect()
+    except UpstreamError:
+        raise error from None

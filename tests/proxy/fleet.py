@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,10 @@ def apart(proxy: Gateway, **frontend: Any) -> None:
 
 def hits(engines: list[FakeEngine]) -> list[int]:
     return [engine.hits(CHAT) for engine in engines]
+
+
+def closed_port() -> int:
+    """Where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from pathlib import Path
 from typing import cast, get_args
 
@@ -24,7 +23,7 @@ from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.outcomes import Answer as Error
 from fastllm_proxy.outcomes import Failure, Kind
 from tests.fakes.engine import Answer, FakeEngine, Fault
-from tests.proxy.fleet import CHAT, DEAD, ILL, fleet, hits
+from tests.proxy.fleet import CHAT, DEAD, ILL, closed_port, fleet, hits
 from tests.proxy.parts import exchange, live_backend, target
 from tests.proxy.rig import MODEL, chat, gateway
 
@@ -70,15 +69,9 @@ async def test_a_failed_attempt_moves_on_before_the_first_byte(
 
 async def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
     async with fleet(tmp_path, Answer(), Answer()) as (proxy, engines):
-        proxy.backend(1).pool._port = _closed_port()
+        proxy.backend(1).pool._port = closed_port()
         assert (await proxy.post()).status == 200
         assert hits(engines) == [0, 1]
-
-
-def _closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 async def test_the_last_answer_decides(tmp_path: Path) -> None:
@@ -95,7 +88,7 @@ async def test_the_last_answer_decides(tmp_path: Path) -> None:
 async def test_only_unreachable_ones(tmp_path: Path) -> None:
     async with fleet(tmp_path, Answer(), Answer()) as (proxy, engines):
         for number in (1, 2):
-            proxy.backend(number).pool._port = _closed_port()
+            proxy.backend(number).pool._port = closed_port()
         answer = await proxy.post()
         assert (answer.status, answer.code) == (502, "upstream_unavailable")
         assert answer.json()["error"]["message"] == f"no healthy backend for {MODEL}"

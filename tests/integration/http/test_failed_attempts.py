@@ -10,7 +10,7 @@ import pytest
 
 from fastllm_proxy.relay import RelayTimes
 from tests.fakes.engine import Answer, FakeEngine, Fault
-from tests.proxy.fleet import CHAT, DEAD, ILL, fleet, hits
+from tests.proxy.fleet import CHAT, DEAD, ILL, closed_port, fleet, hits
 from tests.proxy.rig import chat
 
 
@@ -30,6 +30,22 @@ async def test_an_engine_that_dies_with_an_answer_begun_has_had_its_attempt(
         assert (await proxy.post(body=chat(stream=stream))).status == 200
         assert hits(engines) == [2, 1]
         assert (await proxy.events.get(2)).attempts == 2
+
+
+async def test_a_request_that_engines_die_of_does_not_tour_them(tmp_path: Path) -> None:
+    """Each closes a kept connection at once without a word, as if it had been idle, and is gone."""
+    async with fleet(tmp_path, Answer(), Answer(), Answer()) as (proxy, engines):
+        for chosen in (1, 2, 3):
+            for number in (1, 2, 3):
+                proxy.backend(number).cooling_until = 0.0 if number == chosen else time.monotonic() + 60
+            assert (await proxy.post()).status == 200
+        for number, engine in enumerate(engines, 1):
+            proxy.backend(number).cooling_until = 0.0
+            proxy.backend(number).pool._port = closed_port()
+            engine.script(CHAT, DEAD)
+        got = await proxy.post()
+        assert (got.status, got.code) == (502, "upstream_unavailable")
+        assert hits(engines) == [2, 2, 1]
 
 
 async def test_a_kept_connection_is_replaced_once_and_no_more(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import socket
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from fastllm_proxy.metrics import Metrics
 from tests.fakes.engine import Answer, FakeEngine
-from tests.proxy.fleet import CHAT, fleet, hits
+from tests.proxy.fleet import CHAT, closed_port, fleet, hits
 from tests.proxy.rig import CREDENTIAL, KEY, MODEL, UPSTREAM_MODEL, Gateway, chat, gateway
 
 CANARY = "canary"
@@ -177,9 +176,7 @@ async def test_an_answer_that_is_no_rejection_decides_wherever_it_stood(tmp_path
 
 async def test_rejections_beside_one_that_is_not_there(tmp_path: Path) -> None:
     async with fleet(tmp_path, STATUSES["401"], Answer()) as (proxy, _):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            proxy.backend(2).pool._port = taken.getsockname()[1]
+        proxy.backend(2).pool._port = closed_port()
         answer = await proxy.post()
         assert (answer.status, answer.code) == (502, "upstream_unavailable")
         assert CANARY.encode() not in answer.body

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.upstream import Endpoint
 from fastllm_shared.usage import UsageEvent
 from tests.fakes.engine import Answer, FakeEngine, Fault
-from tests.proxy.fleet import CHAT, DEAD, ILL, fleet, hits
+from tests.proxy.fleet import CHAT, DEAD, ILL, closed_port, fleet, hits
 from tests.proxy.rig import MODEL, Answered, Gateway, chat
 
 MESSAGES = "/messages"
@@ -288,7 +287,7 @@ async def test_what_was_reset_after_it_was_sent_reaches_one_more_at_most(
 
 async def test_one_that_is_not_there_is_none_that_it_reached(tmp_path: Path) -> None:
     async with fleet(tmp_path, DEAD, Answer(), Answer(), ILL) as (proxy, engines):
-        proxy.backend(2).pool._port = _closed_port()
+        proxy.backend(2).pool._port = closed_port()
         assert (await proxy.post()).status == 200
         assert hits(engines) == [1, 0, 1, 0]
 
@@ -330,13 +329,7 @@ async def test_one_caller_after_the_other_always_fails_over(tmp_path: Path) -> N
 
 async def test_a_crashed_host_costs_no_caller_his_answer(tmp_path: Path) -> None:
     async with fleet(tmp_path, Answer(), Answer()) as (proxy, engines):
-        proxy.backend(1).pool._port = _closed_port()
+        proxy.backend(1).pool._port = closed_port()
         answers = await asyncio.gather(*(proxy.post() for _ in range(100)))
         assert {answer.status for answer in answers} == {200}
         assert hits(engines) == [0, 100]
-
-
-def _closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
