@@ -97,6 +97,8 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # Writers are held back as soon as anything waits here: the kernel has enough for a client that reads.
+        self.transport.set_write_buffer_limits(high=1)
         self._server.connected(self)
         self._task = self._loop.create_task(self._serve())
         self._idle_since = self._loop.time()

@@ -83,7 +83,7 @@ class Downstream:
 
     @property
     def paused(self) -> bool:
-        """Whether the client has more than 64 KiB still to take."""
+        """Whether the client has more to take than its kernel and ours hold."""
         return self._connection.writing_paused
 
     def follow(self, on_pause: Callable[[], None] | None, on_resume: Callable[[], None] | None) -> None:

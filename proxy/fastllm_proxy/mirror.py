@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-HEAD_BYTES: Final = 8192
+HEAD_BYTES: Final = 4096
 TAIL_BYTES: Final = 8192
 
 WHOLE_BYTES: Final = 4 * TAIL_BYTES
 """An answer up to this length is kept whole, unless it is an event stream."""
 
-SLACK_BYTES: Final = 2 * TAIL_BYTES
+SLACK_BYTES: Final = TAIL_BYTES + 4096
 """How far the tail may grow before it is cut; what a slow reader's answer costs in memory."""
 
 

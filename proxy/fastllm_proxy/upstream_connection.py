@@ -20,6 +20,13 @@ from fastllm_proxy.timers import TimerWheel
 UNREAD_BYTES = 262_144
 """Reading pauses when this much has come that nobody has asked for."""
 
+PIPED_BYTES = 16_384
+"""A pipe is read in pieces of this size: one of them is what a slow reader holds. What has come before it is
+known who reads the body is little more, unless the body is short."""
+
+SHORT_BYTES = 65_536
+"""A body up to this length is read whole, and not held back before it is."""
+
 
 class Owner(Protocol):
     """What a connection tells the pool that it belongs to."""
@@ -43,6 +50,7 @@ class UpstreamConnection(Sending):
 
     __slots__ = (
         "_buffer",
+        "_into",
         "_owner",
         "_paused",
         "held",
@@ -60,6 +68,7 @@ class UpstreamConnection(Sending):
         super().__init__(loop, timers)
         self._owner = owner
         self._buffer = buffer
+        self._into = buffer  # the part of it that is read into
         self.held = True
         self._paused = False
         self.sink: Callable[[bytes], None] | None = None
@@ -104,6 +113,7 @@ class UpstreamConnection(Sending):
         the holder has paused, silence is no timeout.
         """
         self.sink = sink
+        self._into = self._buffer[:PIPED_BYTES]
         waiter: asyncio.Future[None] = self._wait(max(idle_seconds, first_seconds))
         self._limit = idle_seconds
         if self._paused:
@@ -143,6 +153,7 @@ class UpstreamConnection(Sending):
             return
         self.held = False
         self.sink = None
+        self._into = self._buffer
         self._waiter = None
         if self._paused:
             self.resume()
@@ -172,7 +183,7 @@ class UpstreamConnection(Sending):
         self._transport.set_write_buffer_limits(UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._buffer
+        return self._into
 
     def buffer_updated(self, nbytes: int) -> None:
         parser = self._parser
@@ -199,7 +210,9 @@ class UpstreamConnection(Sending):
             if parser.pieces or not self._reading:
                 self._settle(None)
             self._unread += nbytes
-            if self._unread > UNREAD_BYTES:
+            length = parser.head.content_length
+            short = length is not None and length <= SHORT_BYTES
+            if self._unread > (UNREAD_BYTES if short else PIPED_BYTES):
                 self.pause()
 
     def eof_received(self) -> None:

@@ -178,7 +178,7 @@ class Flood:
         self.resumed += 1
 
 
-async def test_a_slow_client_pauses_the_writer_at_64_kib() -> None:
+async def test_a_slow_client_pauses_the_writer_as_soon_as_anything_waits() -> None:
     flood = Flood()
     async with running_edge() as edge:
         edge.handler = flood
@@ -187,7 +187,7 @@ async def test_a_slow_client_pauses_the_writer_at_64_kib() -> None:
             await flood.blocked.wait()
             (connection,) = edge.server.connections
             assert connection.transport is not None
-            assert 65_536 < connection.transport.get_write_buffer_size() < 65_536 + 20_000
+            assert 0 < connection.transport.get_write_buffer_size() < 20_000
             assert (flood.paused, flood.resumed) == (1, 0)
             answer = await client.answer()
             assert len(answer.body) == flood.written

@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from tests.proxy.rig import chat
 
-Framing = Literal["length", "chunked", "sse", "gzip"]
+Framing = Literal["length", "chunked", "sse"]
 
 MSS = 1460  # as on a real network; loopback's of 64 KiB makes send buffers of megabytes
 PIECE_BYTES = 16_384
@@ -116,7 +116,7 @@ class PouringEngine:
         before = -1
         while self.poured != before:
             before = self.poured
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.2)
 
 
 class Reader(asyncio.Protocol):

@@ -14,7 +14,7 @@ from tests.fakes.replica import KEY, snapshot_of
 from tests.integration.http.crowd import PIECES, TOTAL_BYTES, Framing, PouringEngine, Reader, checksum
 
 READERS = 500
-READ_TO_THE_END = 10
+READ_TO_THE_END = 3
 """Of the 500; all of them would be 5 GB."""
 
 KIB_EACH = 64
@@ -31,7 +31,7 @@ def rss_kib(proxy: ProxyProcess) -> int:
 async def test_500_that_do_not_read_10_mb_each_hold_less_than_64_kib(framing: Framing) -> None:
     async with PouringEngine.start() as engine, FakeControl.start() as control:
         control.publish(snapshot_of(engine.url))
-        async with run_proxy("--max-inflight", "2000", control_url=control.url) as proxy:
+        async with run_proxy("--health-interval", "3600", control_url=control.url) as proxy:
             await proxy.until("snapshot accepted")
             port = int(proxy.url.rpartition(":")[2])
             # One before all others, so that what is made once does not count.
@@ -41,10 +41,8 @@ async def test_500_that_do_not_read_10_mb_each_hold_less_than_64_kib(framing: Fr
             readers = [await Reader.connect(port, KEY, framing) for _ in range(READERS)]
             try:
                 await engine.stopped()
-                assert len(engine.connections) == READERS + 1
-                assert all(connection.paused for connection in engine.connections)
+                assert sum(connection.paused for connection in engine.connections) == READERS + 1
                 assert engine.poured < (READERS + 1) * PIECES // 4
-                print("KIB", (rss_kib(proxy) - before) / READERS, engine.poured / READERS * 16)
                 assert (rss_kib(proxy) - before) / READERS < KIB_EACH
                 chosen = [first, *readers[:READ_TO_THE_END]]
                 for reader in chosen:
