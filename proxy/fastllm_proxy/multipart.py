@@ -34,6 +34,7 @@ _LONE_LINE_END: Final = "a boundary stands after a line end that is not CRLF"
 _FORM: Final = b"multipart/form-data"
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]").fullmatch
 _BARE: Final = re.compile(rb"[0-9A-Za-z'()+_\-./:=?]+").fullmatch
+_SAYS_BOUNDARY: Final = re.compile(rb";[ \t]*boundary", re.IGNORECASE).findall
 _PARAMETER: Final = re.compile(rb'[ \t]*;[ \t]*([^=; \t"]+)=("[^"\\]*"|[^;"]*)')
 
 
@@ -60,7 +61,8 @@ def boundary_of(content_type: bytes) -> bytes | None:
         if parameter[1].lower().startswith(b"boundary"):
             found.append(parameter[2] if parameter[1].lower() == b"boundary" else b"")
         position = parameter.end()
-    if len(found) != 1:
+    # A reader that knows no quotes must find no other one.
+    if len(found) != 1 or len(_SAYS_BOUNDARY(content_type)) != 1:
         raise invalid_form("its Content-Type must name one boundary")
     text = found[0].strip(b" \t")
     boundary = text[1:-1] if text[:1] == b'"' else text

@@ -19,6 +19,7 @@ _PARAMETER: Final = re.compile(
     rb"[ \t]*;[ \t]*(" + _TOKEN + rb')=(?:"((?:[^"\\]|\\.)*+)"|(' + _TOKEN + rb"))", re.DOTALL
 )
 _NAMES_SOMETHING: Final = re.compile(rb"name[*0-9]*[ \t]*=", re.IGNORECASE).search
+_SAYS_NAME: Final = re.compile(rb";[ \t]*name", re.IGNORECASE).findall
 _CHARSET: Final = re.compile(rb";[ \t]*charset[ \t]*=[ \t]*\"?([^;\" \t]*)", re.IGNORECASE).search
 _READABLE_CHARSETS: Final = frozenset((b"utf-8", b"utf8", b"us-ascii", b"ascii"))
 _UNCHANGED: Final = frozenset((b"7bit", b"8bit", b"binary"))
@@ -75,13 +76,14 @@ def _disposition(value: bytes) -> dict[bytes, bytes]:
         if found is None:
             raise invalid_form("a part's Content-Disposition cannot be read")
         name = found[1].lower()
-        if name in parameters or name.startswith(b"name*"):
+        if name in parameters or (name != b"name" and name.startswith(b"name")):
             raise invalid_form("a part's Content-Disposition names it in more than one way")
         parameters[name] = found[2] if found[3] is None else found[3]
         position = found.end()
-    # Some readers end a quoted string at a quote behind a backslash: they must find no other name either.
+    # Some readers end a quoted string at a quote behind a backslash, or know no quotes at all: they must find
+    # no other name either.
     _, escaped, rest = value.partition(b'\\"')
-    if b"name" not in parameters or (escaped and _NAMES_SOMETHING(rest)):
+    if len(_SAYS_NAME(value)) != 1 or (escaped and _NAMES_SOMETHING(rest)):
         raise invalid_form("a part's Content-Disposition does not tell its name")
     return parameters
 

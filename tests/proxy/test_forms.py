@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastllm_proxy.balancer import affinity_key
 from fastllm_proxy.errors import Refused
@@ -18,6 +20,7 @@ from tests.fakes.edge import eventually
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.fakes.forms import BOUNDARY, Field, audio, encode_form, form_type
 from tests.proxy.fleet import apart
+from tests.proxy.form_readers import TOKENS, Damage, damaged, models_by_aiohttp, models_by_email
 from tests.proxy.parts import exchange
 from tests.proxy.rig import KEY, MODEL, UPSTREAM_MODEL, Gateway, gateway
 
@@ -98,6 +101,26 @@ async def test_an_engine_that_will_not_have_it_is_heard(
     engine.script(PATH, early)
     answer = await proxy.post("/v1" + PATH, encode_form(Field("file", audio(3_000_000), "a"), NAME), FORM)
     assert (answer.status, answer.body) == (413, early.body)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 6), st.integers(0, len(TOKENS) - 1)), max_size=4)
+)
+@settings(max_examples=400)
+async def test_what_is_accepted_names_the_same_model_to_every_reader(damages: list[Damage]) -> None:
+    form = damaged(
+        encode_form(Field("file", b"\0\r\n--\r\nx", "a.wav"), NAME, Field("prompt", b"hi")), damages
+    )
+    scanner = FormScanner(BOUNDARY)
+    try:
+        scanner.feed(form)
+        scanner.finish()
+        start, end = peek_of(scanner.parts).model_span
+    except Refused:
+        return
+    assert models_by_email(form) == [form[start:end]]
+    with contextlib.suppress(ValueError):  # it takes no more than it likes
+        assert await models_by_aiohttp(form) == [form[start:end]]
 
 
 REFUSED: Sequence[tuple[Sequence[Field], str, str]] = [

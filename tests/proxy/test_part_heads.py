@@ -77,6 +77,8 @@ UNTOLD = "a part's Content-Disposition does not tell its name"
         (b"; name=a b", UNREADABLE_NAME),
         (b"; name", UNREADABLE_NAME),
         (b'; name="mod\\el"', ENCODED),
+        (b'; name="x"; y="; name=model"', UNTOLD),
+        (b'; y="; NAME=model"; name="x"', UNTOLD),
         (b'; name="%6dodel"', ENCODED),
         (b'; name=" model"', ENCODED),
         (b"; name='model'", ENCODED),
