@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from fastllm_proxy.forms import Form
+from fastllm_proxy.spool import Spools
+from tests.fakes.log import CapturedLog
 from tests.proxy.parts import exchange
 from tests.proxy.rig import chat
 
@@ -31,3 +36,14 @@ def test_forgetting_the_body_keeps_what_is_still_asked_for() -> None:
     assert made.peek is not None
     assert (made.peek.model, made.peek.stream, made.peek.members) == ("assistant", True, {})
     assert released == [True, True]
+
+
+async def test_forgetting_a_form_gives_its_disk_back(tmp_path: Path) -> None:
+    spools = Spools(CapturedLog().log, str(tmp_path))
+    made = exchange()
+    made.form = Form(5, 0, await spools.open())
+    assert spools.open_files == 1
+    made.forget_body()
+    made.forget_body()
+    assert spools.open_files == 0
+    spools.close()

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from fastllm_proxy.forms import Form
+from fastllm_proxy.peek import Peek
+from fastllm_proxy.rewrite import Upload, body_for, upload_for
+from fastllm_proxy.spool import BLOCK_BYTES, Spool, Spools
 from tests.fakes.engine import Answer
+from tests.fakes.forms import audio
+from tests.fakes.log import CapturedLog
 from tests.proxy.fleet import ILL, fleet
+from tests.proxy.parts import exchange, live_backend
 from tests.proxy.rig import MODEL, chat
 
 
@@ -51,3 +59,43 @@ async def test_a_large_body_arrives_as_it_is(tmp_path: Path) -> None:
         sent = engines[0].requests[0]
         expected = body.replace(b'"assistant"', b'"fake-model"', 1)
         assert sent.body == b'{"stream_options":{"include_usage":true},' + expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "name"),
+    [(0, 0, b"m"), (0, 4, b""), (3, 3, b""), (5, 14, b"longer-than-it-was"), (599_990, 600_000, b"x")],
+)
+async def test_an_upload_is_its_file_with_the_model_in_its_place(
+    tmp_path: Path, start: int, end: int, name: bytes
+) -> None:
+    spools = Spools(CapturedLog().log, str(tmp_path))
+    spool = await spools.open()
+    data = audio(600_000)
+    await spool.write(data)
+    await spool.flush()
+    for _ in range(2):  # each attempt has a position of its own
+        upload = Upload(spool, len(data), (start, end, name))
+        pieces = []
+        while piece := await upload.next_piece():
+            assert len(piece) <= BLOCK_BYTES
+            pieces.append(piece)
+        assert await upload.next_piece() == b""
+        assert b"".join(pieces) == data[:start] + name + data[end:]
+        assert sum(map(len, pieces)) == upload.size
+    spool.close()
+    spools.close()
+
+
+def test_a_form_in_memory_is_spliced_and_one_on_disk_is_not_read_for_it() -> None:
+    made, backend = exchange(), live_backend(1)
+    made.body = b"--b...assistant..."
+    made.peek = Peek("assistant", (6, 15), stream=True, options_span=None, first_member=0, members={})
+    made.form = Form(18, 0, None)
+    assert b"".join(body_for(made, backend)) == b"--b...fake-model..."
+    assert upload_for(made, backend) is None
+    made.form = Form(18, 0, cast(Spool, object()))
+    assert body_for(made, backend) == []
+    upload = upload_for(made, backend)
+    assert upload is not None
+    assert upload.size == 19
+    assert made.injected_usage is False

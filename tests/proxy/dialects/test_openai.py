@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fastllm_proxy.dialects.openai import error_event, is_error, usage
+from fastllm_proxy.dialects.openai import error_event, figures_in_meta, is_error, usage
 from fastllm_proxy.exchange import TokenUsage
 
 
@@ -67,3 +67,43 @@ def test_the_event_that_ends_a_broken_stream() -> None:
             "code": "upstream_disconnected",
         }
     }
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({"type": "duration", "seconds": 9}, None),
+        ({"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}, TokenUsage(14, 45)),
+        (
+            {"input_tokens": 50, "input_tokens_details": {"image_tokens": 40}, "output_tokens": 9},
+            TokenUsage(50, 9),
+        ),
+        ({"total_tokens": 31}, TokenUsage(31, 0)),
+        ({"search_units": 1}, None),
+        (
+            {
+                "input_tokens": 7,
+                "input_tokens_details": {"cached_tokens": 2},
+                "output_tokens": 6,
+                "output_tokens_details": {"reasoning_tokens": 1},
+            },
+            TokenUsage(7, 6, 2, 1),
+        ),
+    ],
+)
+def test_usage_of_other_endpoints(figures: dict[str, object], expected: TokenUsage | None) -> None:
+    assert usage(figures) == expected
+
+
+@pytest.mark.parametrize(
+    ("meta", "figures"),
+    [
+        ({"tokens": {"input_tokens": 3}}, {"input_tokens": 3}),
+        ({"billed_units": {"search_units": 1}}, None),
+        ({"tokens": 3}, None),
+        ("tokens", None),
+        (None, None),
+    ],
+)
+def test_figures_of_rerankers(meta: object, figures: dict[str, object] | None) -> None:
+    assert figures_in_meta(meta) == figures
