@@ -46,6 +46,6 @@ Beside it
 `loops`: `subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with
 `probe`, `engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and
 swap), `pools` with `tls` and `tcp`; `upstream` (a backend's pool) with `upstream_connection`, `sending`,
-`waiting` and `response_parser`; what is seen: `status`, `metrics` with `exposition`, `access_log` and
-`observe` with `sink`; and `errors`.
+`waiting`, `tls_transport` and `response_parser`; what is seen: `status`, `metrics` with `exposition`,
+`access_log` and `observe` with `sink`; and `errors`.
 """

@@ -51,6 +51,7 @@ class ConnectFailed(UpstreamError):
     def __init__(self, cause: Literal["refused", "name", "tls", "address"], detail: str) -> None:
         super().__init__(f"{cause}: {detail}")
         self.cause = cause
+        self.detail = detail
 
 
 class ConnectionReset(UpstreamError):

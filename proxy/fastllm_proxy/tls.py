@@ -21,9 +21,10 @@ class _Encrypted(Exception):
 
 
 def client_context(ca_bundle: str | None, authority: str | None = None) -> ssl.SSLContext:
-    """Trusts the system's roots, those in the PEM file `ca_bundle`, and the PEM text `authority`. Raises
-    `ValueError`."""
+    """TLS 1.2 or newer. Trusts the system's roots, those in the PEM file `ca_bundle`, and the PEM text
+    `authority`. Raises `ValueError`."""
     context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
         if ca_bundle is not None:

@@ -15,6 +15,7 @@ from fastllm_proxy import tcp
 from fastllm_proxy.errors import ConnectFailed, UpstreamTimeout
 from fastllm_proxy.response_parser import ResponseHead
 from fastllm_proxy.timers import Timer, TimerWheel
+from fastllm_proxy.tls_transport import TlsTransport
 from fastllm_proxy.upstream_connection import UpstreamConnection
 from fastllm_shared.addresses import AddressPolicy
 
@@ -35,7 +36,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Endpoint]]]
 
 class UpstreamPool:
     """State: `_idle` holds the connections that may be taken, least recently used first; `_sweeper` is
-    pending while there are any.
+    pending while there are any; `_lookup` is the question for addresses that is being asked, if any;
+    `_failed` are the addresses that could not be connected to when they were last tried.
 
     Borrowed connections are their holders'; they come back by `release`.
     """
@@ -45,9 +47,11 @@ class UpstreamPool:
         "_buffer",
         "_closed",
         "_connect_seconds",
+        "_failed",
         "_host",
         "_idle",
         "_idle_seconds",
+        "_lookup",
         "_loop",
         "_port",
         "_resolve",
@@ -87,6 +91,8 @@ class UpstreamPool:
         self._resolve = resolve or resolve_by_system
         self._idle: dict[UpstreamConnection, None] = {}
         self._sweeper: Timer | None = None
+        self._lookup: asyncio.Task[Sequence[Endpoint] | ConnectFailed] | None = None
+        self._failed: set[Endpoint] = set()
         self._closed = False
 
     @property
@@ -155,19 +161,40 @@ class UpstreamPool:
     async def _connect_any(self) -> UpstreamConnection:
         """Tries each allowed address in turn; an unanswered one gets its share of the time that is left."""
         deadline = self._loop.time() + self._connect_seconds
-        try:
-            found = await self._resolve(self._host, self._port)
-        except (OSError, UnicodeError) as error:
-            raise ConnectFailed("name", str(error)) from error
-        *others, last = self._allowed(found)
-        for tried, endpoint in enumerate(others):
-            share = (deadline - self._loop.time()) / (len(others) + 1 - tried)
+        allowed = self._allowed(await self._endpoints())
+        self._failed.intersection_update(allowed)
+        allowed.sort(key=self._failed.__contains__)
+        for left in range(len(allowed), 1, -1):
             try:
-                async with asyncio.timeout(share):
-                    return await self._dial(endpoint)
+                async with asyncio.timeout((deadline - self._loop.time()) / left):
+                    return await self._dial(allowed[-left])
             except (ConnectFailed, TimeoutError):
-                continue
-        return await self._dial(last)
+                self._failed.add(allowed[-left])
+        connection = await self._dial(allowed[-1])
+        self._failed.discard(allowed[-1])
+        return connection
+
+    async def _endpoints(self) -> Sequence[Endpoint]:
+        """What the host's name stands for. Raises `ConnectFailed`.
+
+        All who wait share one question: libuv has two threads for names, and one whose server is silent must
+        not take both. It goes on when they have given up, and whoever comes then joins it.
+        """
+        if self._lookup is None:
+            self._lookup = self._loop.create_task(self._look_up())
+        found = await asyncio.shield(self._lookup)
+        if isinstance(found, ConnectFailed):
+            raise ConnectFailed(found.cause, found.detail)
+        return found
+
+    async def _look_up(self) -> Sequence[Endpoint] | ConnectFailed:
+        """Returns its failure, which nobody may be there to take."""
+        try:
+            return await self._resolve(self._host, self._port)
+        except (OSError, UnicodeError) as error:
+            return ConnectFailed("name", str(error))
+        finally:
+            self._lookup = None
 
     def _allowed(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """Those that may be dialled, at least one. Raises `ConnectFailed`."""
@@ -186,28 +213,50 @@ class UpstreamPool:
     async def _dial(self, endpoint: Endpoint) -> UpstreamConnection:
         """Dials the very address that was checked: nothing is resolved again."""
         family, address = endpoint
-        dialled = socket.socket(family, socket.SOCK_STREAM)
+        dialled: socket.socket | None = None
         try:
+            dialled = socket.socket(family, socket.SOCK_STREAM)
             dialled.setblocking(False)
             tcp.set_options(dialled)
             await self._loop.sock_connect(dialled, address)
-            _, connection = await self._loop.create_connection(
-                lambda: UpstreamConnection(self, self._loop, self._timers, self._buffer),
-                sock=dialled,
-                ssl=self._tls,
-                server_hostname=self._server_name if self._tls is not None else None,
-            )
+            connection = await self._open(dialled)
         except BaseException as error:
-            dialled.close()
-            if isinstance(error, ssl.SSLError):
-                raise ConnectFailed("tls", str(error)) from error
+            if dialled is not None:
+                dialled.close()
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
                 raise ConnectFailed("refused", str(error)) from error
             raise
+        return connection
+
+    async def _open(self, dialled: socket.socket) -> UpstreamConnection:
+        connection = UpstreamConnection(self, self._loop, self._timers, self._buffer)
+        if self._tls is None:
+            await self._hand_over(connection, connection, dialled)
+            return connection
+        try:
+            layer = TlsTransport(self._loop, self._tls, self._server_name, connection)
+        except ValueError as error:
+            raise ConnectFailed("tls", str(error)) from error
+        await self._hand_over(connection, layer, dialled)
+        try:
+            await layer.ready
+        except OSError as error:
+            raise ConnectFailed("tls", str(error)) from error
+        finally:
+            if not connection.connected:
+                layer.abort()
+        return connection
+
+    async def _hand_over(
+        self, connection: UpstreamConnection, protocol: asyncio.BaseProtocol, dialled: socket.socket
+    ) -> None:
+        """Makes the descriptor the event loop's alone. If the peer resets at once, uvloop closes it without
+        telling the socket, which would close it again when it goes: by then it may be another's."""
         watched = select.poll()
         watched.register(dialled, select.POLLIN)
         connection.stirs = watched.poll
-        return connection
+        await self._loop.create_connection(lambda: protocol, sock=dialled)
+        dialled.detach()
 
 
 async def resolve_by_system(host: str, port: int) -> list[Endpoint]:

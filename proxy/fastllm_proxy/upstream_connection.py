@@ -170,6 +170,10 @@ class UpstreamConnection(Sending):
     # What the pool calls. It also sets `held`, `reused`, `idle_since`; and `stirs`, which says whether bytes
     # or an end are there to be read, waiting so many milliseconds for them.
 
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
     def drop(self) -> None:
         """Closes at once."""
         transport, self._transport = self._transport, None

@@ -35,12 +35,12 @@ class Authority:
         )
         self.pem = certificate.public_bytes(Encoding.PEM).decode()
 
-    def issue(self, name: str, *, passphrase: bytes | None = None) -> Pair:
+    def issue(self, name: str, *, passphrase: bytes | None = None, expired: bool = False) -> Pair:
         """A new certificate for the host `name` with its key, in files that are called after it; what they
         held is replaced in one step each."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
-            _builder(_name(name), self._name, key.public_key())
+            _builder(_name(name), self._name, key.public_key(), days=-1 if expired else 1)
             .add_extension(x509.SubjectAlternativeName([_alternative(name)]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
@@ -53,9 +53,9 @@ class Authority:
         _replace(pair.certificate, certificate.public_bytes(Encoding.PEM))
         return pair
 
-    def server_context(self, name: str) -> ssl.SSLContext:
+    def server_context(self, name: str, *, expired: bool = False) -> ssl.SSLContext:
         """TLS of a server that is called `name`."""
-        pair = self.issue(name)
+        pair = self.issue(name, expired=expired)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(pair.certificate, pair.key)
         return context
@@ -96,8 +96,9 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int = 1
 ) -> x509.CertificateBuilder:
+    """Valid from two days ago until in `days`."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -105,6 +106,6 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=days))
     )

@@ -28,6 +28,7 @@ def test_certificates_and_names_are_checked() -> None:
     context = client_context(None)
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize(
