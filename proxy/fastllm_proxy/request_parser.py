@@ -11,7 +11,7 @@ is what it lets through and what would let two readers of the same bytes disagre
     no host or several under HTTP/1.1, several under HTTP/1.0
     a transfer coding other than exactly one `chunked`, or any under HTTP/1.0
     heads and trailers over 32 KiB or 256 fields
-    a request behind one that closes the connection
+What comes behind a request that closes the connection is nothing.
 Chunked bodies are read by `chunks`.
 """
 
@@ -151,17 +151,10 @@ class RequestParser:
             self.unread -= withdrawn.unread
 
     def _exceed(self, data: bytes | bytearray, at: int, size: int) -> None:
-        """Bytes behind the connection's last request. If that said so and is not begun, both are refused; a
-        client that waits for another protocol may be speaking it."""
-        if not bytes(data[at:size]).strip(_LINE_END):
-            return
-        self.ended = True
-        if self.offered is not None:
-            return
-        last = self.arrived[-1] if self.arrived else None
-        if isinstance(last, Request) and not last.connected_otherwise:
-            self._withdraw()
-            self.arrived.append(refusals.malformed())
+        """Bytes behind the connection's last request, which is served whether they come with it or later, or
+        behind an offer of another protocol, which may be speaking it: nobody reads them."""
+        if bytes(data[at:size]).strip(_LINE_END):
+            self.ended = True
 
     # Heads
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 
+from tests.fakes.certificates import Authority
 from tests.fakes.edge import Client
 
 
@@ -17,6 +18,17 @@ class SecureClient(Client):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
         self.said_goodbye = False
+
+    @classmethod
+    async def connect(cls, port: int, authority: Authority, *, receive_buffer: int) -> SecureClient:
+        """A client that soon takes no more, connected to this host."""
+        raw = socket.socket()
+        raw.setblocking(False)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        client = cls(raw, authority.client_context())
+        await client.shake_hands()
+        return client
 
     async def shake_hands(self) -> None:
         """Raises `ssl.SSLError` if the server's certificate is not trusted."""

@@ -47,6 +47,27 @@ async def test_a_bad_request_behind_pipelined_ones_is_refused_in_its_turn(
         target.expected = [_upstream(n) for n in range(3)]
 
 
+async def test_behind_connection_close_nothing_is_served(tmp_path: Path) -> None:
+    async with under_attack(tmp_path) as target:
+        for ending in (CLOSE, b"Connection: Close\r\n", b"Connection: keep-alive, close\r\n"):
+            answers = await target.send(request(ending) + HIDDEN * 3)
+            assert [answer.status for answer in answers] == [200]
+            assert answers[0].headers["connection"] == "close"
+            target.expected.append(UPSTREAM_BODY)
+
+
+async def test_behind_an_http_10_request_nothing_is_served_unless_it_asked_to_keep(tmp_path: Path) -> None:
+    line = b"POST " + CHAT + b" HTTP/1.0\r\n"
+    async with under_attack(tmp_path) as target:
+        answers = await target.send(request(line=line) + HIDDEN)
+        assert [answer.status for answer in answers] == [200]
+        kept = request(b"Connection: keep-alive\r\n", line=line)
+        answers = await target.send(kept + request(line=line, body=chat(hidden=True)) + HIDDEN)
+        assert [answer.status for answer in answers] == [200, 200]
+        assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
+        target.expected = [UPSTREAM_BODY] * 2 + [chat(model=UPSTREAM_MODEL, hidden=True)]
+
+
 async def test_a_stream_to_an_http_10_client_has_no_chunks_and_ends_with_the_connection(
     tmp_path: Path,
 ) -> None:
