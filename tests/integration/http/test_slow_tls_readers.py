@@ -16,7 +16,7 @@ from tests.integration.http.secure_client import SecureClient
 
 READERS: Final = 40
 ANSWER_BYTES: Final = 20_000_000
-HELD_BYTES: Final = 512 * 1024
+HELD_BYTES: Final = 384 * 1024
 """The watermark, one read of the engine's answer and what is encrypted of it come to half of this."""
 
 
