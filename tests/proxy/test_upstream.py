@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -216,6 +217,54 @@ async def test_addresses_that_may_not_be_dialled(engine: FakeEngine) -> None:
     with pytest.raises(ConnectFailed) as caught:
         await resolved_pool(Resolver()).connect()
     assert caught.value.cause == "address"
+
+
+async def test_a_process_without_descriptors_left_cannot_connect(engine: FakeEngine) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pool = pool_to(engine.port)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        with pytest.raises(ConnectFailed) as caught:
+            await pool.connect()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.cause == "refused"
+    assert "Too many open files" in str(caught.value)
+
+
+async def test_one_that_speaks_or_ends_between_two_turns_of_the_loop_is_not_taken() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        for ending in (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""):
+            pool = pool_to(listener.getsockname()[1])
+            connecting = asyncio.create_task(pool.connect())
+            accepted, _ = await loop.sock_accept(listener)
+            connection = await connecting
+            ask(connection)
+            accepted.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            await connection.head(5)
+            await read_all(connection)
+            connection.release()
+            assert pool.idle == 1
+            if ending:
+                accepted.sendall(ending)
+            else:
+                accepted.shutdown(socket.SHUT_WR)
+            assert pool.take() is None  # the event loop has not had a turn since
+            assert pool.idle == 0
+            accepted.close()
+
+
+async def test_who_asks_while_a_name_is_asked_for_shares_the_answer(engine: FakeEngine) -> None:
+    resolver = Resolver(("127.0.0.1", engine.port))
+    pool = resolved_pool(resolver)
+    connections = await asyncio.gather(*(pool.connect() for _ in range(10)))
+    assert resolver.asked == ["engine.example"]
+    (await pool.connect()).abort()
+    assert len(resolver.asked) == 2
+    for connection in connections:
+        connection.abort()
 
 
 async def test_cancelled_while_connecting(deaf_port: int) -> None:

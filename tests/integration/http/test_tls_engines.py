@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from fastllm_proxy.pools import PoolFactory
 from fastllm_proxy.timers import TimerWheel
+from fastllm_proxy.tls_transport import TlsTransport
 from fastllm_shared.addresses import AddressPolicy
 from tests.fakes.certificates import Authority
 from tests.fakes.edge import eventually
@@ -260,6 +262,9 @@ async def test_a_slow_reader_stops_the_engines_writer_over_tls(tmp_path: Path, a
                 sent = engine.connections[0].sent if engine.connections else -1
                 await asyncio.sleep(0.1)
             assert sent < 20_000_000  # what the kernel's buffers hold, twice; of 40 MB
+            layers = [found for found in gc.get_objects() if isinstance(found, TlsTransport)]
+            assert [layer._stopped for layer in layers if not layer.is_closing()] == [True]
+            assert sum(layer._incoming.pending for layer in layers) <= 65_536 + 16_645  # a read, and a record
             held.resume_reading()
             got = await client.answer()
             assert (len(got.body), got.whole) == (640 * len(piece), True)
