@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -71,10 +72,15 @@ class FakeEngine:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
+        receive_buffer: int | None = None,
     ) -> AsyncIterator[FakeEngine]:
-        """An engine that serves until the block ends; `port` 0 takes a free one."""
+        """An engine that serves until the block ends; `port` 0 takes a free one. Of what it does not read its
+        kernel takes no more than about `receive_buffer` bytes."""
         engine = cls(models=models, api_key=api_key, keep_alive_seconds=keep_alive_seconds)
-        server = await asyncio.get_running_loop().create_server(engine._accept, host, port, ssl=tls)
+        listening = socket.create_server((host, port))
+        if receive_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        server = await asyncio.get_running_loop().create_server(engine._accept, sock=listening, ssl=tls)
         engine.port = server.sockets[0].getsockname()[1]
         engine.secure = tls is not None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.upstream import Endpoint
 from fastllm_shared.usage import UsageEvent
 from tests.fakes.engine import Answer, FakeEngine, Fault
-from tests.proxy.fleet import CHAT, DEAD, ILL, closed_port, fleet, hits
-from tests.proxy.rig import MODEL, Answered, Gateway, chat
+from tests.proxy.fleet import CHAT, DEAD, ILL, apart, closed_port, fleet, hits
+from tests.proxy.rig import MODEL, Answered, Gateway, chat, gateway
 
 MESSAGES = "/messages"
 SHORT = Patience(stream=0.15, whole=0.15)
@@ -293,10 +294,15 @@ async def test_one_that_is_not_there_is_none_that_it_reached(tmp_path: Path) -> 
 
 
 async def test_a_body_that_had_not_left_may_go_on_and_on(tmp_path: Path) -> None:
-    large = chat(padding="x" * 4_000_000)
-    async with fleet(tmp_path, DEAD, DEAD, DEAD, Answer()) as (proxy, engines):
-        for engine in engines[:3]:
-            engine.script(CHAT, Answer(fault=Fault("close")))
+    large = chat(padding="x" * 4_100_000)
+    async with contextlib.AsyncExitStack() as stack:
+        # A kernel takes some 2.5 MB of what is sent to one who reads nothing.
+        engines = [await stack.enter_async_context(FakeEngine.start(receive_buffer=4096)) for _ in range(3)]
+        for engine in engines:
+            engine.script(CHAT, DEAD)
+        engines.append(await stack.enter_async_context(FakeEngine.start()))
+        proxy = await stack.enter_async_context(gateway(tmp_path, *engines))
+        apart(proxy)
         got = await proxy.post(body=large)
         assert (got.status, hits(engines)) == (200, [1, 1, 1, 1])
         assert engines[3].requests[0].body.endswith(large[-1000:])
