@@ -155,6 +155,8 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
                     return
                 self._waiter = waiter = self._loop.create_future()
                 await waiter
+            if self.writing_paused:
+                await self.drained()  # one that asks on and does not read would fill the memory with answers
             request = arrived.popleft()
             if isinstance(request, Refused):
                 self._server.refuse(self, request)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 class Outflow(asyncio.BaseProtocol):
-    """`transport` is `None` before and after the connection; `writing_paused` while the client has more than
-    64 KiB still to take. `on_pause` and `on_resume` are told when that changes."""
+    """`transport` is `None` before and after the connection; `writing_paused` while the client has more to
+    take than the kernel holds for it. `on_pause` and `on_resume` are told when that changes."""
 
     __slots__ = ("_drainers", "on_pause", "on_resume", "transport", "writing_paused")
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.control import FakeControl
+from tests.fakes.engine import Answer, FakeEngine
 from tests.fakes.proxy import ProxyProcess, run_proxy
 from tests.fakes.replica import KEY, snapshot_of
 from tests.integration.http.crowd import PIECES, TOTAL_BYTES, Framing, PouringEngine, Reader, checksum
+from tests.integration.http.processes import real_proxy
+from tests.proxy.rig import chat, gateway
 
 READERS = 500
 READ_TO_THE_END = 3
@@ -53,3 +56,36 @@ async def test_500_that_do_not_read_10_mb_each_hold_less_than_64_kib(framing: Fr
             finally:
                 for reader in (first, *readers):
                     reader.close()
+
+
+async def test_who_asks_on_and_does_not_read_is_not_answered_on(tmp_path: Path) -> None:
+    """Else the answers that nobody takes would fill the memory."""
+    async with FakeEngine.start() as engine, gateway(tmp_path, engine) as proxy:
+        engine.script("/embeddings", Answer(body=b"x" * 60_000))
+        client = await proxy.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(1000):
+            client.send("/v1/embeddings")
+        hits = -1
+        while engine.hits("/embeddings") != hits:
+            hits = engine.hits("/embeddings")
+            await asyncio.sleep(0.2)
+        assert hits < 500
+        [connection] = proxy.server.connections
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < 128 * 1024
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(1000):
+            assert (await client.answer()).body == b"x" * 60_000
+        client.close()
+
+
+async def test_a_line_of_16_mb_is_never_held_whole() -> None:
+    line = b'data: {"choices":[{"delta":{"content":"' + b"x" * 16_000_000 + b'"}}]}\n\n'
+    pieces = tuple(line[at : at + 4096] for at in range(0, len(line), 4096))
+    async with FakeEngine.start() as engine, real_proxy(engine) as proxy:
+        assert (await proxy.post("/v1/chat/completions", chat(stream=True), {})).status == 200
+        with proxy.flat(4 * 1024 * 1024):
+            for events in ((line,), pieces):
+                engine.script("/chat/completions", Answer(events=events))
+                assert (await proxy.post("/v1/chat/completions", chat(stream=True), {})).body == line
