@@ -69,10 +69,10 @@ async def test_requests_are_served_and_the_connection_kept(tmp_path: Path, autho
 
 async def test_a_large_body_and_a_large_answer_pass(tmp_path: Path, authority: Authority) -> None:
     async with under_attack(tmp_path, authority=authority) as target, await target.connect() as client:
-        target.engine.script("/chat/completions", Answer(body=b"x" * 10_000_000), Answer())
+        target.engine.script("/chat/completions", Answer(body=b"x" * 5_000_000), Answer())
         body = chat(filler="a" * 3_000_000)
         sending = asyncio.create_task(client.send(request(body=body)))
-        assert (await client.answer()).body == b"x" * 10_000_000
+        assert (await client.answer()).body == b"x" * 5_000_000
         await sending
         target.expected = [body.replace(b'"assistant"', b'"fake-model"')]
 
@@ -113,6 +113,21 @@ async def test_a_stream_whose_engine_dies_ends_with_an_error_and_without_an_end(
         assert b"upstream_disconnected" in received
         assert b"[DONE]" not in received
         assert not received.endswith(b"0\r\n\r\n")
+        target.expected = [target.engine.requests[0].body]
+
+
+async def test_a_cut_answer_that_only_the_end_would_end_is_not_taken_for_whole(
+    tmp_path: Path, authority: Authority
+) -> None:
+    async with under_attack(tmp_path, authority=authority) as target, await target.connect() as client:
+        events = tuple(b"data: {}\n\n" for _ in range(5))
+        broken = Answer(events=events, fault=Fault("reset", "mid_body", after=3), gap=0.01)
+        target.engine.script("/chat/completions", broken, Answer())
+        line = b"POST " + CHAT + b" HTTP/1.0\r\n"
+        await client.send(request(line=line, body=chat(stream=True)))
+        with contextlib.suppress(ConnectionResetError):
+            await client.rest()
+        assert not _said_goodbye(client)
         target.expected = [target.engine.requests[0].body]
 
 
@@ -310,3 +325,18 @@ async def test_a_process_renews_its_certificate_under_a_running_stream(authority
             assert "--tls-key: holds no private key" in line["reason"]
             assert await _serial(proxy, authority) == second.serial
             assert not [logged for logged in proxy.logged if logged["event"] == "loop failed"]
+
+
+async def test_idle_clients_that_never_say_goodbye_do_not_hold_up_the_end(authority: Authority) -> None:
+    async with FakeControl.start() as control:
+        flags = (*authority.issue("127.0.0.1").flags, "--drain-delay", "0", "--shutdown-grace", "20")
+        async with run_proxy(*flags, control_url=control.url) as proxy:
+            port = int(proxy.url.rpartition(":")[2])
+            idle = [await SecureClient.connect(port, authority, receive_buffer=4096) for _ in range(3)]
+            silent = await asyncio.open_connection("127.0.0.1", port)  # in the handshake
+            proxy.send(signal.SIGTERM)
+            assert await proxy.exited(10) == 0
+            for client in idle:
+                client.raw.close()
+            silent[1].close()
+    assert not [line for line in proxy.logged if line.get("level") in ("warning", "error")]
