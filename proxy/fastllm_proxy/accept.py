@@ -250,7 +250,7 @@ class _Arrival(msgspec.Struct, frozen=True, gc=False):
 
 def _headers(connection: ClientConnection, request: Request) -> ClientHeaders:
     known = connection.known_headers
-    if known is None or known.raw != request.headers:
+    if known is None or (known.raw is not request.headers and known.raw != request.headers):
         known = connection.known_headers = ClientHeaders(request.headers)
     return known
 

@@ -79,6 +79,25 @@ class Request(msgspec.Struct, eq=False):
     pieces: list[bytes] = []
     failure: Refused | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether the same head could say nothing else another time."""
+        return self.keep_alive and not (self.old or self.offers_http2 or self.length is None)
+
+    def again(self) -> Request:
+        """The request that the same head makes when it comes again, if it is `plain`."""
+        return Request(
+            self.method,
+            self.target,
+            self.headers,
+            self.length,
+            complete=not self.length,
+            old=False,
+            expects_continue=self.expects_continue,
+            encoding=self.encoding,
+            request_id=self.request_id,
+        )
+
 
 def version_of(data: bytes | bytearray, at: int, method: str, target: bytes) -> bytes:
     """The version in a request line that is not the usual one. Spaces in a row count as one, as they do for

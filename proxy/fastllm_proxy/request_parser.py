@@ -38,6 +38,9 @@ from fastllm_proxy.heads import (
 LENGTH_DIGITS: Final = 20
 """Of the greatest length that llhttp takes; it also takes any number of zeros in front."""
 
+KNOWN_BYTES: Final = 4 * 1024
+"""Up to this size a head is kept, since clients repeat them."""
+
 _HEAD_END: Final = b"\r\n\r\n"
 _LINE_END: Final = b"\r\n"
 _POST: Final = b"POST "
@@ -53,7 +56,8 @@ class RequestParser:
 
     State: `open` is the request whose body is not complete, `_chunks` decodes it; `partial` holds the
     beginning of a head, of which llhttp has `_fed` bytes; `rest` is what was not parsed because enough
-    requests had arrived; `offered` is a request that offers HTTP/2 and is not served yet.
+    requests had arrived; `offered` is a request that offers HTTP/2 and is not served yet; `_known` is a
+    request whose head, `_known_head`, may come again.
     """
 
     __slots__ = (
@@ -63,6 +67,8 @@ class RequestParser:
         "_headers",
         "_heads_complete",
         "_http",
+        "_known",
+        "_known_head",
         "_limits",
         "_picked",
         "_pieces",
@@ -87,6 +93,8 @@ class RequestParser:
         self._picked: dict[bytes, bytes] = {}
         self._chunks: Chunks | None = None
         self._fed = 0
+        self._known: Request | None = None
+        self._known_head = b""
         self._heads_complete = False
         self._body_is_ours = False
         self.arrived: deque[Request | Refused] = deque()
@@ -159,6 +167,14 @@ class RequestParser:
     # Heads
 
     def _read_head(self, data: bytes | bytearray, view: memoryview, at: int, size: int) -> int:
+        known = self._known
+        if known is not None and not self.partial and data.startswith(self._known_head, at, size):
+            self._body_is_ours = True  # llhttp stands before this head, and need not see what comes with it
+            request = known.again()
+            self.arrived.append(request)
+            if not request.complete:
+                self.open = request
+            return at + len(self._known_head)
         end = data.find(_HEAD_END, at, size) + 4
         if end < 4 or self.partial or data[at] in _LINE_END:
             return self._read_partial(view, at, size)
@@ -166,7 +182,10 @@ class RequestParser:
             raise too_large(self._limits)
         self._begin_head()
         self._feed_llhttp(view[at:end])
-        self._take_head(data, at)
+        request = self._take_head(data, at)
+        if end - at <= KNOWN_BYTES and request.plain:
+            self._known = request
+            self._known_head = bytes(view[at:end])
         return end
 
     def _read_partial(self, view: memoryview, at: int, size: int) -> int:
@@ -214,7 +233,7 @@ class RequestParser:
         except httptools.HttpParserError:
             raise refusals.malformed() from None
 
-    def _take_head(self, data: bytes | bytearray, at: int) -> None:
+    def _take_head(self, data: bytes | bytearray, at: int) -> Request:
         """Makes the request of a head that llhttp has accepted and that begins at `at`."""
         url = self._url
         if data.startswith(_POST, at):
@@ -253,6 +272,7 @@ class RequestParser:
             self.open = request
         elif not request.keep_alive:
             self.ended = True
+        return request
 
     # Bodies
 

@@ -216,6 +216,32 @@ def test_only_so_many_requests_are_parsed_ahead() -> None:
     assert parser.partial == GET[:5]
 
 
+def test_a_head_that_is_repeated_means_the_same_again() -> None:
+    coded = START + b"X-Request-Id: r\r\nContent-Encoding: gzip\r\nExpect: 100-continue\r\n"
+    sized = coded + b"Content-Length: 3\r\n\r\n"
+    stream = (sized + b"abc" + sized + b"de\n" + GET + GET + CHUNKED + b"0\r\n\r\n") * 2
+    stream += sized[:-2] + b"Connection: close\r\n\r\nghi"
+    for parts in ([stream], [bytes((byte,)) for byte in stream], _cut(stream, list(range(0, 2_000, 97)))):
+        parser = RequestParser(LIMITS)
+        for part in parts:
+            feed(parser, part)
+        requests = [r for r in parser.arrived if isinstance(r, Request)]
+        assert len(requests) == 11
+        assert [b"".join(r.pieces) for r in requests if r.encoding] == [b"abc", b"de\n"] * 2 + [b"ghi"]
+        assert all(r.request_id == b"r" and r.expects_continue for r in requests if r.encoding)
+        assert [r.complete for r in requests] == [True] * 11
+        assert [r.keep_alive for r in requests] == [True] * 10 + [False]
+        assert len({id(r.pieces) for r in requests}) == 11
+
+
+def test_a_repeated_head_with_more_in_it_is_another() -> None:
+    parser = RequestParser(LIMITS)
+    feed(parser, GET + GET[:-2])
+    assert len(parser.arrived) == 1
+    feed(parser, b"A: b\r\n\r\n" + GET)
+    assert [len(r.headers) for r in parser.arrived if isinstance(r, Request)] == [1, 2, 1]
+
+
 def test_a_parser_is_let_go_without_the_collector() -> None:
     parser = RequestParser(LIMITS)
     feed(parser, GET)
