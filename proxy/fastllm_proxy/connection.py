@@ -157,6 +157,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
                 await waiter
             if self.writing_paused:
                 await self.drained()  # one that asks on and does not read would fill the memory with answers
+                continue
             request = arrived.popleft()
             if isinstance(request, Refused):
                 self._server.refuse(self, request)
