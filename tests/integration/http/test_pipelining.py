@@ -52,6 +52,26 @@ async def test_pipelined_requests_with_bodies_are_answered_in_order(tmp_path: Pa
         target.expected = [_upstream(n) for n in range(count)]
 
 
+@pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "bytewise"])
+async def test_heads_that_are_alike_do_not_lend_each_other_bodies_or_keys(
+    tmp_path: Path, bytewise: bool
+) -> None:
+    """The same head again and again, each with a body of its own; among them one in chunks, one whose key is
+    unknown and of the same length, and one whose head repeats and whose framing is wrong."""
+    bodies = [chat(number=n) for n in range(10, 18)]
+    in_chunks = request(CHUNKED, body=None)
+    stranger = request(body=bodies[0]).replace(b"sk-test-key", b"sk-test-kex")
+    data = b"".join(request(body=body) for body in bodies[:3])
+    data += in_chunks + chunks(bodies[3]) + in_chunks + chunks(bodies[4]) + stranger
+    data += b"".join(request(body=body) for body in bodies[5:]) + stranger
+    data += request(body=bodies[0]) + in_chunks + b"canary\r\n" + HIDDEN
+    async with under_attack(tmp_path) as target:
+        answers = await target.send(data, bytewise=bytewise)
+        assert [answer.status for answer in answers] == [200] * 5 + [401] + [200] * 3 + [401, 200, 400]
+        numbers = [*range(10, 18), 10]
+        target.expected = [chat(model=UPSTREAM_MODEL, number=n) for n in numbers]
+
+
 async def test_pipelined_chunked_requests_are_served_in_order_or_not_at_all(tmp_path: Path) -> None:
     """A chunked one may be the last that a connection serves."""
     async with under_attack(tmp_path) as target:
