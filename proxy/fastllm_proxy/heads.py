@@ -55,11 +55,12 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, eq=False):
     """One request, and what has come of its body.
 
-    `headers` have lower-cased names, and values without surrounding white space. `length` is the body's in
-    bytes, `None` if it is chunked. `received` counts what has come of it, `unread` what is in `pieces`;
-    `failure` is why the rest will never come. `old` is HTTP/1.0. A header that is repeated stands joined by
-    commas in `encoding` and `request_id`. `connected_otherwise`: CONNECT, or a change of protocol was asked
-    for, which is never taken up.
+    `headers` have lower-cased names, and values without surrounding white space; the body's length is not
+    among them, so that those of a client's next request are often the same. `length` is the body's in bytes,
+    `None` if it is chunked. `received` counts what has come of it, `unread` what is in `pieces`; `failure` is
+    why the rest will never come. `old` is HTTP/1.0. A header that is repeated stands joined by commas in
+    `encoding` and `request_id`. `connected_otherwise`: CONNECT, or a change of protocol was asked for, which
+    is never taken up.
     """
 
     method: str

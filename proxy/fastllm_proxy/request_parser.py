@@ -42,6 +42,7 @@ KNOWN_BYTES: Final = 4 * 1024
 """Up to this size a head is kept, since clients repeat them."""
 
 _HEAD_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length"
 _LINE_END: Final = b"\r\n"
 _POST: Final = b"POST "
 _HTTP11: Final = b" HTTP/1.1\r\n"
@@ -247,16 +248,16 @@ class RequestParser:
         if not self._heads_complete or (url == b"*" and method != "OPTIONS"):
             raise refusals.malformed()
         headers = tuple(self._headers)
-        if len(headers) > self._limits.head_fields:
-            raise too_large(self._limits)
         picked = self._picked
+        if len(headers) + (_LENGTH in picked) > self._limits.head_fields:
+            raise too_large(self._limits)
         host = picked.get(b"host")
         if host is None:
             if http11:
                 raise refusals.malformed()
         elif b" " in host:  # several are joined with one
             raise refusals.malformed()
-        text = picked.get(b"content-length")
+        text = picked.get(_LENGTH)
         if text is not None and len(text) > LENGTH_DIGITS:
             raise refusals.malformed()
         length = 0 if text is None else int(text)  # llhttp has seen to it that there is one, and only digits
@@ -331,6 +332,8 @@ class RequestParser:
         if name in PICKED:
             picked = self._picked
             picked[name] = b"%b, %b" % (picked[name], value) if name in picked else value
+            if name == _LENGTH:
+                return
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
