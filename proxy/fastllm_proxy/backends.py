@@ -6,6 +6,7 @@ State and who changes it:
     inflight            `InFlight` guards, taken by `forward`
     ejection            `health` (probes); traffic ejection comes later
     cooling_until       `forward` (429, 503 with Retry-After, credential rejections)
+    answer_headers      `delivery` (those of the last answer)
     latency             `forward` (EWMA of time to first byte, seconds; `None` before the first sample)
 """
 
@@ -19,11 +20,13 @@ from fastllm_shared.routing import seed_of
 from fastllm_shared.snapshot import BackendEntry, ProviderEntry, ProviderModelEntry
 
 if TYPE_CHECKING:
+    from fastllm_proxy.answer_headers import AnswerHeaders
     from fastllm_proxy.upstream import UpstreamPool
 
 
 class Backend:
     __slots__ = (
+        "answer_headers",
         "base_path",
         "cooling_until",
         "credential_header",
@@ -67,6 +70,7 @@ class Backend:
         self.request_lines: dict[str, bytes] = {}
         # What rendezvous hashing knows this backend by: the same number on every replica.
         self.seed = seed_of(entry.id)
+        self.answer_headers: AnswerHeaders | None = None
         self.inflight = 0
         self.ejection: Ejection | None = None
         self.cooling_until = 0.0  # time.monotonic()

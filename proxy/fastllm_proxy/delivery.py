@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from fastllm_proxy.compressed import coding_of, mirror_of
+from fastllm_proxy.answer_headers import AnswerHeaders
+from fastllm_proxy.compressed import mirror_of
 from fastllm_proxy.error_text import error_answer, excerpt, read_error, readable_text
+from fastllm_proxy.mirror import WholeAnswer
 from fastllm_proxy.outcomes import Failure
 from fastllm_proxy.rejections import names_missing_model, subject_of_event
 from fastllm_proxy.relay import ErrorEvent, Relay, RelayTimes
-from fastllm_proxy.sse import EVENT_STREAM
 from fastllm_proxy.verdict import COOL_SECONDS, REJECTED_COOL_SECONDS, Verdict, cool_seconds, judge
-from fastllm_proxy.wire import header, passing_response_headers
 
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
@@ -49,7 +49,7 @@ class Delivery:
         if verdict != "final":
             return await self._failed(exchange, backend, connection, head, verdict)
         try:
-            await self._deliver(exchange, connection, head, first_byte_by)
+            await self._deliver(exchange, backend, connection, head, first_byte_by)
         except ErrorEvent as error:
             return _failed_stream(backend, error.answer)
         return None
@@ -81,38 +81,45 @@ class Delivery:
         return Failure("answered", reason, error_answer(exchange, head, text))
 
     async def _deliver(
-        self, exchange: Exchange, connection: UpstreamConnection, head: ResponseHead, first_byte_by: float
+        self,
+        exchange: Exchange,
+        backend: Backend,
+        connection: UpstreamConnection,
+        head: ResponseHead,
+        first_byte_by: float,
     ) -> None:
         """Relays an answer that is the client's. Raises `UpstreamError` while nothing has been written."""
-        kind = header(head.headers, b"content-type") or b""
-        coding = coding_of(head.headers)
-        event_stream = kind[:17].lower() == EVENT_STREAM
-        lines = passing_response_headers(head.headers, event_stream=event_stream)
+        known = backend.answer_headers
+        if known is None or known.raw != head.headers:
+            known = backend.answer_headers = AnswerHeaders(head.headers)
         length = head.content_length
         idle = self._times.idle
         # A stream's first byte has its own time; the head of any other answer came when all was done.
         assert exchange.peek is not None
         first = max(first_byte_by - time.monotonic(), 0.0) if exchange.peek.stream else idle
-        if length is not None and length <= WHOLE_BYTES and not event_stream:
+        if length is not None and length <= WHOLE_BYTES and not known.event_stream:
             body = await connection.read(first)
             if len(body) != length:
                 body += await _read_rest(connection, idle)
-            mirror = exchange.mirror = mirror_of(coding, event_stream=False)
-            mirror.add(body)
+            if known.coding:
+                exchange.mirror = mirror_of(known.coding, event_stream=False)
+                exchange.mirror.add(body)
+            else:
+                exchange.mirror = WholeAnswer(body)
             exchange.first_byte_at = time.monotonic()
             exchange.status = head.status
             # The connection is free before the client is served: its next request may follow at once. Nothing
             # awaits from here to the `finally` of the attempt, so that one releases nobody else's.
             connection.release()
-            exchange.downstream.send_whole(head.status, lines, body)
+            exchange.downstream.send_whole(head.status, known.lines, body)
             return
         relay = Relay(
             exchange,
             connection,
             head,
-            lines,
-            event_stream=event_stream and head.status == 200,
-            coding=coding,
+            known.lines,
+            event_stream=known.event_stream and head.status == 200,
+            coding=known.coding,
             first_byte_seconds=first,
             timers=self._timers,
             times=self._times,

@@ -59,3 +59,22 @@ class Mirror:
             self._head = bytes(text[:HEAD_BYTES])
             self.limit = SLACK_BYTES
         del text[:-TAIL_BYTES]
+
+
+class WholeAnswer(Mirror):
+    """An answer that is there already, all of it."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.event_stream = False
+        self.readable = True
+        self.whole = True
+        self._body = body
+
+    @property
+    def empty(self) -> bool:
+        return not self._body
+
+    def tail(self) -> bytes:
+        return self._body

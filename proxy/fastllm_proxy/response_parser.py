@@ -29,7 +29,7 @@ _INTERIM = ord("1")  # the first digit of such a status, after `HTTP/1.1 `
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
-    """Status and headers, names lower-cased, values without surrounding white space.
+    """Status and headers but the length; names lower-cased, values without surrounding white space.
 
     `content_length` is the length of the body in bytes; `None`: chunked, or until the backend closes.
     """
@@ -231,11 +231,14 @@ class ResponseParser:
         headers = self._headers
         if len(headers) > MAX_HEADERS:
             raise BadResponse(f"more than {MAX_HEADERS} headers")
-        for name, value in headers:
-            if name == b"content-length":
-                self._length = int(value)  # llhttp has seen to it that there is one, and only digits
-            elif name == b"transfer-encoding":
-                self._accept_coding(value)
+        for header in headers:
+            if header[0] == b"content-length":
+                self._length = int(header[1])  # llhttp has seen to it that there is one, and only digits
+                length = header
+            elif header[0] == b"transfer-encoding":
+                self._accept_coding(header[1])
+        if self._length is not None:
+            headers.remove(length)
         if self._bodyless or status == 204 or status == 304:
             self._end_without_body(status)
         self.head = ResponseHead(status, tuple(headers), self._length)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastllm_proxy.mirror import HEAD_BYTES, SLACK_BYTES, TAIL_BYTES, WHOLE_BYTES, Mirror
+from fastllm_proxy.mirror import HEAD_BYTES, SLACK_BYTES, TAIL_BYTES, WHOLE_BYTES, Mirror, WholeAnswer
 
 
 @given(st.lists(st.integers(0, 40_000), max_size=12))
@@ -42,3 +42,10 @@ def test_an_answer_of_some_length_is_kept_whole_unless_it_is_a_stream() -> None:
         mirror = Mirror(event_stream=event_stream)
         mirror.add(b"x" * WHOLE_BYTES)
         assert mirror.whole is not event_stream
+
+
+def test_an_answer_that_is_there_is_not_copied() -> None:
+    body = b"x" * 50_000
+    kept = WholeAnswer(body)
+    assert kept.tail() is body
+    assert (kept.whole, kept.readable, kept.empty, WholeAnswer(b"").empty) == (True, True, False, True)
