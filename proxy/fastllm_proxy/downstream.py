@@ -25,6 +25,10 @@ JOINED_BYTES: Final = 64 * 1024
 """Up to here copying head and body into one piece is cheaper than a second write."""
 
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_READY_SIZES: Final = 2048
+_SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(_READY_SIZES))
+"""Of small chunks, as streams consist of: making one for each event costs more than looking it up."""
+
 _WITHOUT_BODY: Final = frozenset((204, 304))
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -131,10 +135,13 @@ class Downstream:
             return
         if not self._chunked:
             transport.write(piece)
-        elif len(piece) <= JOINED_BYTES:
-            transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return
+        size = len(piece)
+        line = _SIZE_LINES[size] if size < _READY_SIZES else b"%x\r\n" % size
+        if size <= JOINED_BYTES:
+            transport.write(b"".join((line, piece, b"\r\n")))
         else:
-            transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            transport.writelines((line, piece, b"\r\n"))
 
     def end(self) -> None:
         """The end of a body begun with `start`."""

@@ -55,6 +55,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 _decode_usual_answer = msgspec.json.Decoder(_UsualAnswer).decode
+_decode_usual_usage = msgspec.json.Decoder(_UsualUsage).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
@@ -70,6 +71,8 @@ def read_usage(mirror: Mirror, dialect: Dialect) -> TokenUsage | None:
         figures = _top_level(tail)
         if figures is not None:
             return _interpret(module, figures)
+    elif dialect == "openai" and (usual := _usual_event(tail)) is not None:
+        return usual
     last = next(_candidates(tail, module), None)
     if dialect == "anthropic" and mirror.event_stream:
         # The prompt is counted when the message starts, the rest as it goes on.
@@ -92,9 +95,23 @@ def _interpret(module: ModuleType, figures: dict[str, Any]) -> TokenUsage | None
 
 def _usual(text: bytes) -> TokenUsage | None:
     try:
-        found = _decode_usual_answer(text).usage
+        return _as_usual(_decode_usual_answer(text).usage)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _usual_event(text: bytes) -> TokenUsage | None:
+    """The same from the last usage object of an event stream."""
+    found = _object_text(text, text.rfind(_NAME))
+    if found is None:
+        return None
+    try:
+        return _as_usual(_decode_usual_usage(found))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _as_usual(found: _UsualUsage) -> TokenUsage:
     prompt, completion = found.prompt_tokens_details, found.completion_tokens_details
     return TokenUsage(
         found.prompt_tokens,
@@ -126,18 +143,21 @@ def _candidates(text: bytes, module: ModuleType) -> Iterator[dict[str, Any]]:
 
 
 def _first(text: bytes) -> dict[str, Any] | None:
-    at = text.find(_NAME)
-    return None if at < 0 else _object_at(text, at)
+    return _object_at(text, text.find(_NAME))
+
+
+def _object_text(text: bytes, at: int) -> bytes | None:
+    """The object behind the name at that place, if there is one."""
+    # A quote behind a backslash belongs to content.
+    if at < 0 or text[at - 1 : at] == b"\\":
+        return None
+    found = _OBJECT.match(text, at + len(_NAME))
+    return None if found is None else found[1]
 
 
 def _object_at(text: bytes, at: int) -> dict[str, Any] | None:
-    # A quote behind a backslash belongs to content.
-    if text[at - 1 : at] == b"\\":
-        return None
-    found = _OBJECT.match(text, at + len(_NAME))
-    if found is None:
-        return None
+    found = _object_text(text, at)
     try:
-        return _decode_object(found[1])
+        return None if found is None else _decode_object(found)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
