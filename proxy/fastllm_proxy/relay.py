@@ -261,9 +261,14 @@ class Relay:
         exchange.forget_body()
         self._silent = exchange.first_byte_at is None
         self._connection.sink = self._flow_compressed if self._compressed else self._flow
-        self._downstream.start(self._head.status, self._headers, self._head.content_length, first)
+        self._downstream.start(self._head.status, self._headers, self._length(), first)
         if self._downstream.paused and self._stall is None:  # since before this answer
             self._hold_back()
+
+    def _length(self) -> int | None:
+        """What the client is told of the body's length. A stream that is read may lose its usage event, and
+        gain pings and an error: the backend's figure would end it early, or never."""
+        return None if self._event_stream and not self._compressed else self._head.content_length
 
     def _hold_back(self) -> None:
         """The client is slow."""
