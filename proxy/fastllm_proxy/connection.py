@@ -165,6 +165,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             self._serving = True
             if parser.rest is not None and len(arrived) <= PIPELINED_REQUESTS // 2:
                 parser.go_on()
+                self._time_head()
             if self._held_back:
                 self._read_on()
             try:
@@ -330,6 +331,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self._linger is not None:
             return
         self._parser.ended = True
+        self._stop_head_timer()
         if not transport.can_write_eof():  # TLS
             transport.close()
             return

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from fastllm_proxy.body import BodyLimits
-from fastllm_proxy.heads import ConnectionLimits
+from fastllm_proxy.heads import PIPELINED_REQUESTS, ConnectionLimits
 from tests.fakes.edge import Client, eventually
 from tests.fakes.engine import Answer
 from tests.integration.http.hostile import (
@@ -77,6 +77,30 @@ async def test_the_second_head_of_a_connection_is_given_up_as_well(tmp_path: Pat
         await client.send(b"POST /")
         received = await _answer_to(client, asyncio.create_task(_trickle(client, b"a")))
         refused(answers_in(received), 408, "request_timeout")
+
+
+async def test_a_head_begun_behind_all_that_is_read_ahead_is_given_up(tmp_path: Path) -> None:
+    ahead = PIPELINED_REQUESTS + 1
+    async with under_attack(tmp_path, connection=QUICK) as target, await target.connect() as client:
+        target.expected = [UPSTREAM_BODY] * ahead
+        await client.send(request() * ahead + b"POST /")
+        answers = answers_in(await asyncio.wait_for(client.rest(), 2))
+        assert [answer.status for answer in answers[:-1]] == [200] * ahead
+        check_error(answers[-1], 408, "request_timeout")
+
+
+async def test_a_head_that_nobody_waits_for_is_not_given_up_over(tmp_path: Path) -> None:
+    """The connection's last answer is given: a refusal behind it could not be written."""
+    limits = ConnectionLimits(head_seconds=0.25, linger_pause_seconds=0.1)
+    async with under_attack(tmp_path, connection=limits) as target, await target.connect() as client:
+        target.expected = [UPSTREAM_BODY]
+        target.gateway.server.draining = True
+        await client.send(request() + b"POST /")
+        sending = asyncio.create_task(_trickle(client, b"a"))
+        assert (await client.answer()).status == 200
+        await asyncio.wait([sending], timeout=0.5)
+        assert await _answer_to(client, sending) == b""
+        target.gateway.server.draining = False
 
 
 BODIES: Final[dict[str, tuple[bytes, bytes]]] = {
