@@ -77,7 +77,8 @@ class FakeEngine:
         """An engine that serves until the block ends; `port` 0 takes a free one. Of what it does not read its
         kernel takes no more than about `receive_buffer` bytes."""
         engine = cls(models=models, api_key=api_key, keep_alive_seconds=keep_alive_seconds)
-        listening = socket.create_server((host, port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
         if receive_buffer is not None:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         server = await asyncio.get_running_loop().create_server(engine._accept, sock=listening, ssl=tls)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from fastllm_proxy.listen import CannotListen, open_sockets, url_of
+from tests.fakes.ipv6 import speaks_ipv6
 
 
 def test_a_free_port_on_every_address_of_the_host() -> None:
@@ -64,7 +65,7 @@ def test_urls() -> None:
     with v4:
         assert url_of(v4) == f"http://127.0.0.1:{v4.getsockname()[1]}"
         assert url_of(v4, tls=True) == f"https://127.0.0.1:{v4.getsockname()[1]}"
-    if socket.has_ipv6:
+    if speaks_ipv6():
         (v6,) = open_sockets("::1", 0)
         with v6:
             assert url_of(v6) == f"http://[::1]:{v6.getsockname()[1]}"

@@ -18,6 +18,7 @@ from fastllm_proxy.upstream import Endpoint
 from fastllm_shared.addresses import AddressPolicy
 from tests.fakes.edge import eventually
 from tests.fakes.engine import Answer, FakeEngine, Fault
+from tests.fakes.ipv6 import speaks_ipv6
 from tests.integration.http.engines import call, facing, failed, quiet, spotless
 from tests.proxy.rig import chat, gateway
 
@@ -191,6 +192,7 @@ async def test_addresses_that_may_not_be_dialled_are_not(tmp_path: Path) -> None
         await quiet(proxy)
 
 
+@pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no ::1")
 async def test_an_ipv6_address_in_brackets(tmp_path: Path) -> None:
     async with FakeEngine.start(host="::1") as engine:
         bracketed = {"api_base": f"http://[::1]:{engine.port}/v1"}
