@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.policy
+import warnings
 from email.parser import BytesParser
 from typing import cast
 
@@ -83,12 +84,13 @@ class _Whole:
 
 
 async def models_by_aiohttp(form: bytes) -> list[bytes]:
-    """As aiohttp's reader finds them. Raises what it raises."""
+    """As aiohttp's reader finds them, which warns of what it passes over. Raises what it raises."""
     reader = MultipartReader({"Content-Type": form_type()}, cast(StreamReader, _Whole(form)))
     found = []
-    while (part := await reader.next()) is not None:
-        assert isinstance(part, BodyPartReader)
-        value = bytes(await part.read(decode=True))
-        if part.name == "model":
-            found.append(value)
+    with warnings.catch_warnings(action="ignore"):
+        while (part := await reader.next()) is not None:
+            assert isinstance(part, BodyPartReader)
+            value = bytes(await part.read(decode=True))
+            if part.name == "model":
+                found.append(value)
     return found
