@@ -59,8 +59,7 @@ class Request(msgspec.Struct, eq=False):
     among them, so that those of a client's next request are often the same. `length` is the body's in bytes,
     `None` if it is chunked. `received` counts what has come of it, `unread` what is in `pieces`; `failure` is
     why the rest will never come. `old` is HTTP/1.0. A header that is repeated stands joined by commas in
-    `encoding` and `request_id`. `connected_otherwise`: CONNECT, or a change of protocol was asked for, which
-    is never taken up.
+    `encoding` and `request_id`.
     """
 
     method: str
@@ -70,7 +69,6 @@ class Request(msgspec.Struct, eq=False):
     complete: bool
     old: bool
     keep_alive: bool = True
-    connected_otherwise: bool = False
     offers_http2: bool = False
     expects_continue: bool = False
     encoding: bytes | None = None
@@ -122,10 +120,8 @@ def consider(request: Request, picked: dict[bytes, bytes]) -> None:
             # An offer of HTTP/2 comes with ordinary requests, whose client goes on in HTTP/1 when it is not
             # taken up. Behind any other what comes may be another protocol.
             request.offers_http2 = picked[b"upgrade"].lower() == b"h2c"
-            request.connected_otherwise = not request.offers_http2
+            request.keep_alive &= request.offers_http2
     if request.method == "CONNECT":
-        request.connected_otherwise = True
-    if request.connected_otherwise:
         request.keep_alive = False
     coding = picked.get(b"transfer-encoding")
     if coding is not None:

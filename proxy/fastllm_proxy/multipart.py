@@ -53,8 +53,9 @@ def boundary_of(content_type: bytes) -> bytes | None:
     if kind.strip(b" \t").lower() != _FORM:
         return None
     position = len(kind)
+    end = len(content_type.rstrip(b" \t;"))
     found: list[bytes] = []
-    while mark and position < len(content_type.rstrip(b" \t;")):
+    while mark and position < end:
         parameter = _PARAMETER.match(content_type, position)
         if parameter is None:
             raise invalid_form("its Content-Type cannot be read")

@@ -14,14 +14,13 @@ def _request(*, old: bool = False, method: str = "POST") -> Request:
 def test_a_change_of_protocol_ends_the_connection(protocol: bytes) -> None:
     request = _request()
     consider(request, {b"connection": b"keep-alive, Upgrade", b"upgrade": protocol})
-    assert request.connected_otherwise
     assert not request.keep_alive
 
 
 def test_an_offer_of_http2_does_not() -> None:
     request = _request()
     consider(request, {b"connection": b"upgrade", b"upgrade": b"H2C"})
-    assert (request.offers_http2, request.connected_otherwise, request.keep_alive) == (True, False, True)
+    assert (request.offers_http2, request.keep_alive) == (True, True)
 
 
 @pytest.mark.parametrize(
