@@ -16,7 +16,8 @@ The path of one request, in the order of the modules that it passes
 -------------------------------------------------------------------
  1. connection    a client's socket: one task that serves its requests in turn; `request_parser` and `chunks`
                   (what is a request, where it ends), `heads` (what its head says), `outflow`, `linger`
-    accept        the server: path → endpoint, request id, limits; malformed HTTP
+    accept        the server: path → endpoint (`endpoints`, or `local` for what is answered here), request id,
+                  limits; `refusals` are what this process itself says no with
  2. authenticate  key digest → caller, on the `client_headers` alone
  3. body          reading within the limits, whole or in pieces, 100-continue, `inflation`
  4. peek          the top-level members that matter, and where they stand
@@ -32,8 +33,8 @@ The path of one request, in the order of the modules that it passes
                   there may be), `outcomes` (which of them decides)
     dispatch      one attempt: gate, connect, send, await the head; `rewrite` (the body as this backend is to
                   see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
-    delivery      its answer: `verdict` (what a status means), `error_text` and `rejections` (what its words
-                  say); whole, or by relay
+    delivery      its answer: `verdict` (what a status means), `answer_headers`, `error_text` and `rejections`
+                  (what its words say); whole, or by relay
 11. relay         bytes onward, back-pressure (`stall`: clients that take nothing), the hidden usage event
                   (`sse`), pings, death of either side
 12. meter         usage (`figures`) from head and tail (`mirror`, if need be `compressed`) in either of the
@@ -42,10 +43,10 @@ The path of one request, in the order of the modules that it passes
 
 Beside it
 ---------
-`process` (signals, sockets, exit code), `app` (the composition root), `config`, `drain`; the supervised
-`loops`: `subscribe` (polls snapshots), `outbox` (usage on its way), `report` (health reports), `health` with
-`probe`, `engine` (scrapes, empty so far), `lag`; `control_plane` (their channel), `snapshots` (store and
-swap), `pools` with `tls` and `tcp`; `upstream` (a backend's pool) with `upstream_connection`, `sending`,
-`waiting`, `tls_transport` and `response_parser`; what is seen: `status`, `metrics` with `exposition`,
-`access_log` and `observe` with `sink`; and `errors`.
+`process` (signals, exit code) with `listen` and `native`, `app` (the composition root), `config`, `drain`,
+`timers` (all time-outs of requests); the supervised `loops`: `subscribe` (polls snapshots), `outbox` (usage
+on its way), `report` (health reports), `health` with `probe`, `engine` (scrapes, empty so far), `lag`;
+`control_plane` (their channel), `snapshots` (store and swap), `pools` with `tls` and `tcp`; `upstream` (a
+backend's pool) with `upstream_connection`, `sending`, `waiting`, `tls_transport` and `response_parser`; what
+is seen: `status`, `metrics` with `exposition`, `access_log` and `observe` with `sink`; and `errors`.
 """
