@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -33,6 +35,9 @@ Pipeline = Callable[[Exchange, RequestBody], Awaitable[None]]
 """Serves one exchange, and answers through its `downstream` what its stages refuse."""
 
 SETTLING_SECONDS: Final = 1.0
+LOOKED_AT: Final = 32
+"""Connections that are looked at when one has to go."""
+TOLD_AGAIN_SECONDS: Final = 60.0
 _SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE).match
 _UNLOGGED: Final = frozenset(("/livez", "/readyz", "/health", "/metrics"))
@@ -46,9 +51,11 @@ class ViewSource(Protocol):
 
 
 class EdgeSettings(msgspec.Struct, frozen=True):
-    """`max_inflight`: requests at once before 503; `max_buffered_bytes`: all request bodies held at once."""
+    """`max_inflight`: requests at once before 503; `max_connections`: clients' connections at once, before
+    idle ones are closed; `max_buffered_bytes`: all request bodies held at once."""
 
     max_inflight: int
+    max_connections: int = 1_000_000
     max_buffered_bytes: int = 512 * 1024 * 1024
     connection: ConnectionLimits = ConnectionLimits()
     body: BodyLimits = BodyLimits()
@@ -71,7 +78,8 @@ class ProxyServer:
         log: Log,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[ClientConnection, None] = {}
+        self._connections: OrderedDict[ClientConnection, None] = OrderedDict()
+        self._told_at = -TOLD_AGAIN_SECONDS
         self._buffer = bytearray(READ_BUFFER_BYTES)
         self._buffer_view = memoryview(self._buffer)
         self._pipeline = pipeline
@@ -105,6 +113,8 @@ class ProxyServer:
 
     def connected(self, connection: ClientConnection) -> None:
         self._connections[connection] = None
+        if len(self._connections) > self._settings.max_connections:
+            self._make_room(connection)
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.pop(connection, None)
@@ -169,6 +179,27 @@ class ProxyServer:
                 connection.transport.abort()
         await self._wait_until_empty(SETTLING_SECONDS)
         return cut
+
+    def _make_room(self, newest: ClientConnection) -> None:
+        """Closes a connection, so that whoever only connects takes no file that a request needs. Of those
+        that were looked at longest ago: one that never asked an endpoint, else one that is idle, else the
+        newest."""
+        chosen = newest
+        for connection in list(islice(self._connections, LOOKED_AT)):
+            if connection is newest:
+                break
+            stranger = connection.known_headers is None
+            if connection.idle and (stranger or chosen is newest):
+                chosen = connection
+                if stranger:
+                    break
+            self._connections.move_to_end(connection)
+        del self._connections[chosen]
+        if chosen.transport is not None:
+            chosen.transport.close()
+        if self._loop.time() >= self._told_at + TOLD_AGAIN_SECONDS:
+            self._told_at = self._loop.time()
+            self._log.warning("too many client connections", most=self._settings.max_connections)
 
     async def _wait_until_empty(self, seconds: float) -> None:
         if self.inflight:

@@ -206,7 +206,9 @@ class Replica:
             local=LocalRoutes(self._status, exposition.render, settings.tokens),
             timers=self._timers,
             settings=EdgeSettings(
-                max_inflight=most, max_buffered_bytes=settings.max_buffered_mb * 1024 * 1024
+                max_inflight=most,
+                max_connections=max(most, self._around.file_limit // 2),
+                max_buffered_bytes=settings.max_buffered_mb * 1024 * 1024,
             ),
             metrics=self._metrics,
             access_log=self._access_log,

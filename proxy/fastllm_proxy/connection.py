@@ -302,7 +302,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
     def _look_for_idleness(self) -> None:
         now = self._loop.time()
         due = now + self._limits.keepalive_seconds
-        if self._idle:
+        if self.idle:
             due = self._idle_since + self._limits.keepalive_seconds
             if due <= now and self.transport is not None:
                 self.transport.close()
@@ -310,7 +310,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         self._idle_timer = self._loop.call_at(due, self._look_for_idleness)
 
     @property
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
         """Whether no request is being served, waits, or has begun."""
         return not (self._serving or self._parser.arrived or self._parser.open or self._parser.partial)
 
@@ -320,7 +320,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         """Ends an idle connection now, a busy one after its answer, one that has begun a request after
         that."""
         self._last = True
-        if self._idle and self._linger is None and self.transport is not None:
+        if self.idle and self._linger is None and self.transport is not None:
             self.transport.close()
 
     def close_after_writing(self) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -386,3 +387,62 @@ async def _say_nothing(exchange: Exchange, body: RequestBody) -> None:
 async def edge() -> AsyncIterator[Edge]:
     async with running_edge() as running:
         yield running
+
+
+async def test_whoever_only_connects_makes_room_for_those_who_ask() -> None:
+    async with (
+        running_edge(EdgeSettings(max_inflight=9, max_connections=3)) as edge,
+        AsyncExitStack() as open_,
+    ):
+        asking = await open_.enter_async_context(await edge.connect())
+        await asking.send(post("/v1/embeddings", b"{}"))
+        assert (await asking.answer()).status == 200
+        strangers = [await open_.enter_async_context(await edge.connect()) for _ in range(6)]
+        for stranger in strangers[:4]:
+            assert await stranger.rest() == b""
+        await asking.send(post("/v1/embeddings", b"{}"))
+        assert (await asking.answer()).status == 200
+        await strangers[5].send(post("/v1/embeddings", b"{}"))
+        assert (await strangers[5].answer()).status == 200
+        assert len(edge.server.connections) == 3
+        assert [entry["most"] for entry in edge.captured.events("too many client connections")] == [3]
+
+
+async def test_no_request_is_cut_to_make_room() -> None:
+    async with (
+        running_edge(EdgeSettings(max_inflight=9, max_connections=2)) as edge,
+        AsyncExitStack() as open_,
+    ):
+        release = asyncio.Event()
+
+        async def wait(exchange: Exchange, body: RequestBody) -> None:
+            await body.read(100)
+            await release.wait()
+            exchange.downstream.send_whole(200, JSON, b"{}")
+
+        edge.handler = wait
+        busy = [await open_.enter_async_context(await edge.connect()) for _ in range(2)]
+        await busy[0].send(post("/v1/embeddings", b"{}"))
+        await busy[1].send(post("/v1/embeddings", b"{}")[:20])
+        await eventually(lambda: not any(connection.idle for connection in edge.server.connections))
+        refused = await open_.enter_async_context(await edge.connect())
+        assert await refused.rest() == b""
+        release.set()
+        await busy[1].send(post("/v1/embeddings", b"{}")[20:])
+        assert [(await client.answer()).status for client in busy] == [200, 200]
+
+
+async def test_among_those_who_asked_an_idle_one_makes_room() -> None:
+    async with (
+        running_edge(EdgeSettings(max_inflight=9, max_connections=2)) as edge,
+        AsyncExitStack() as open_,
+    ):
+        clients = []
+        for _ in range(3):
+            clients.append(await open_.enter_async_context(await edge.connect()))
+            await clients[-1].send(post("/v1/embeddings", b"{}"))
+            assert (await clients[-1].answer()).status == 200
+        assert await clients[0].rest() == b""
+        for client in clients[1:]:
+            await client.send(post("/v1/embeddings", b"{}"))
+            assert (await client.answer()).status == 200
