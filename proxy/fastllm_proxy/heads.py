@@ -131,7 +131,8 @@ def consider(request: Request, picked: dict[bytes, bytes]) -> None:
         request.complete = False
     request.encoding = picked.get(b"content-encoding")
     request.request_id = picked.get(b"x-request-id")
-    request.expects_continue = picked.get(b"expect", b"").lower() == b"100-continue"
+    # HTTP/1.0 knows no interim answers: its client would take one for the answer.
+    request.expects_continue = not request.old and picked.get(b"expect", b"").lower() == b"100-continue"
 
 
 def too_large(limits: ConnectionLimits) -> Refused:

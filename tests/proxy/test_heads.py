@@ -38,6 +38,13 @@ def test_a_body_has_one_framing(picked: dict[bytes, bytes], old: bool) -> None:
         consider(_request(old=old), picked)
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_only_who_knows_interim_answers_may_wait_for_one(old: bool) -> None:
+    request = _request(old=old)
+    consider(request, {b"expect": b"100-Continue"})
+    assert request.expects_continue is not old
+
+
 def test_a_chunked_body_is_not_complete() -> None:
     request = _request()
     consider(request, {b"transfer-encoding": b"CHUNKED"})
