@@ -12,7 +12,6 @@ State and who changes it:
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastllm_shared.health import Ejection
@@ -83,7 +82,7 @@ class Backend:
 
 class InFlight:
     """Counts one request on one backend from construction to `release`, which may be called any number
-    of times, and by `with`."""
+    of times."""
 
     __slots__ = ("_backend",)
 
@@ -95,11 +94,3 @@ class InFlight:
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.inflight -= 1
-
-    def __enter__(self) -> InFlight:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
