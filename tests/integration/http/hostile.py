@@ -26,6 +26,7 @@ from fastllm_proxy.body import BodyLimits
 from fastllm_proxy.heads import ConnectionLimits
 from tests.fakes.certificates import Authority
 from tests.fakes.edge import Answer, Client, eventually
+from tests.fakes.engine import Answer as Reply
 from tests.fakes.engine import FakeEngine
 from tests.integration.http.secure_client import SecureClient
 from tests.proxy.rig import CREDENTIAL, KEY, Gateway, chat, gateway
@@ -270,3 +271,26 @@ async def under_attack(
         assert loud.said == []
     finally:
         logging.getLogger().removeHandler(loud)
+
+
+# Moments at which a client may leave
+
+
+async def while_the_engine_thinks(target: Target, client: Client) -> None:
+    target.engine.script("/chat/completions", Reply(delay_to_head=30), Reply())
+    await client.send(request())
+    await target.engine.arrived(1)
+
+
+async def in_the_stream(target: Target, client: Client) -> None:
+    events = tuple(b"data: {}\n\n" for _ in range(1_000))
+    target.engine.script("/chat/completions", Reply(events=events, gap=0.05), Reply())
+    await client.send(request(body=chat(stream=True)))
+    await client.until(b"data: {}")
+
+
+async def while_it_reads_nothing(target: Target, client: Client) -> None:
+    target.engine.script("/chat/completions", Reply(body=b"x" * 20_000_000), Reply())
+    await client.send(request())
+    await target.engine.arrived(1)
+    await asyncio.sleep(0.1)

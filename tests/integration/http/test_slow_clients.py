@@ -26,9 +26,12 @@ from tests.integration.http.hostile import (
     Target,
     answers_in,
     check_error,
+    in_the_stream,
     refused,
     request,
     under_attack,
+    while_it_reads_nothing,
+    while_the_engine_thinks,
 )
 from tests.proxy.rig import chat
 
@@ -227,30 +230,10 @@ async def _in_the_head_behind_an_answer(target: Target, client: Client) -> None:
     await client.send(request()[:40])
 
 
-async def _while_the_engine_thinks(target: Target, client: Client) -> None:
-    target.engine.script("/chat/completions", Answer(delay_to_head=30), Answer())
-    await client.send(request())
-    await target.engine.arrived(1)
-
-
 async def _with_requests_waiting(target: Target, client: Client) -> None:
     target.engine.script("/chat/completions", Answer(delay_to_head=30), Answer())
     await client.send(request() + HIDDEN * 20)
     await target.engine.arrived(1)
-
-
-async def _in_the_stream(target: Target, client: Client) -> None:
-    events = tuple(b"data: {}\n\n" for _ in range(1_000))
-    target.engine.script("/chat/completions", Answer(events=events, gap=0.05), Answer())
-    await client.send(request(body=chat(stream=True)))
-    await client.until(b"data: {}")
-
-
-async def _while_it_reads_nothing(target: Target, client: Client) -> None:
-    target.engine.script("/chat/completions", Answer(body=b"x" * 20_000_000), Answer())
-    await client.send(request())
-    await target.engine.arrived(1)
-    await asyncio.sleep(0.1)
 
 
 async def _in_a_refused_upload(_: Target, client: Client) -> None:
@@ -266,10 +249,10 @@ PHASES: Final = (
     _in_the_head,
     _in_the_body,
     _in_the_head_behind_an_answer,
-    _while_the_engine_thinks,
+    while_the_engine_thinks,
     _with_requests_waiting,
-    _in_the_stream,
-    _while_it_reads_nothing,
+    in_the_stream,
+    while_it_reads_nothing,
     _in_a_refused_upload,
     _behind_nonsense,
 )

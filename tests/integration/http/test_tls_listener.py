@@ -33,9 +33,12 @@ from tests.integration.http.hostile import (
     answers_in,
     check_error,
     chunks,
+    in_the_stream,
     refused,
     request,
     under_attack,
+    while_it_reads_nothing,
+    while_the_engine_thinks,
 )
 from tests.integration.http.secure_client import SecureClient
 from tests.proxy.rig import chat
@@ -239,27 +242,7 @@ async def _in_the_body(_: Target, client: Client) -> None:
     await client.send(request()[:-10])
 
 
-async def _while_the_engine_thinks(target: Target, client: Client) -> None:
-    target.engine.script("/chat/completions", Answer(delay_to_head=30), Answer())
-    await client.send(request())
-    await target.engine.arrived(1)
-
-
-async def _in_the_stream(target: Target, client: Client) -> None:
-    events = tuple(b"data: {}\n\n" for _ in range(1_000))
-    target.engine.script("/chat/completions", Answer(events=events, gap=0.05), Answer())
-    await client.send(request(body=chat(stream=True)))
-    await client.until(b"data: {}")
-
-
-async def _while_it_reads_nothing(target: Target, client: Client) -> None:
-    target.engine.script("/chat/completions", Answer(body=b"x" * 20_000_000), Answer())
-    await client.send(request())
-    await target.engine.arrived(1)
-    await asyncio.sleep(0.1)
-
-
-PHASES: Final = (_in_the_body, _while_the_engine_thinks, _in_the_stream, _while_it_reads_nothing)
+PHASES: Final = (_in_the_body, while_the_engine_thinks, in_the_stream, while_it_reads_nothing)
 
 
 @pytest.mark.parametrize(
