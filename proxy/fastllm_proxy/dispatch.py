@@ -80,10 +80,7 @@ class Dispatcher:
             try:
                 answer = await connection.head(patience)
             except ConnectionReset as error:
-                # It was closed while idle, and we had not heard of it yet: that says nothing about the
-                # backend. Had it been open, the backend may have begun: later than this it died of the work.
-                stale = error.unsent or time.monotonic() - sent_at <= self._patience.stale
-                if not (stale and connection.reused) or error.received:
+                if not (connection.reused and self._was_idle(error, sent_at)):
                     raise
                 connection.abort()
                 connection = await _connect_again(backend, error)
@@ -108,6 +105,14 @@ class Dispatcher:
         if failure is not None:
             self._note(exchange, backend, failure)
         return failure
+
+    def _was_idle(self, error: ConnectionReset, sent_at: float) -> bool:
+        """Whether a kept connection was closed while idle, and we had not heard of it yet: that says nothing
+        about the backend. Had it been open, the backend may have begun: if it has taken the request, or later
+        than this, it died of the work."""
+        if error.received or error.taken:
+            return False
+        return error.unsent or error.taken is False or time.monotonic() - sent_at <= self._patience.stale
 
     def _seconds_for(self, exchange: Exchange, backend: Backend) -> float:
         """Seconds from sending to the first byte of a stream, or to the head of any other answer."""

@@ -56,7 +56,8 @@ class ConnectFailed(UpstreamError):
 
 class ConnectionReset(UpstreamError):
     """`received` counts the bytes of this response that had come before the connection went. `unsent`: a
-    part of the request was still waiting to leave, so that no engine has all of it."""
+    part of the request was still waiting to leave, so that no engine has all of it. `taken`: the backend
+    closed in order when it had taken all of the request; `False`: before that; `None`: who knows."""
 
     reason: EjectionReason = "reset"
 
@@ -64,6 +65,7 @@ class ConnectionReset(UpstreamError):
         super().__init__(detail)
         self.received = received
         self.unsent = unsent
+        self.taken: bool | None = None
 
 
 class BadResponse(UpstreamError):

@@ -118,5 +118,5 @@ class Sending(Waiting):
         self._reading = False
         self._unread = 0
         if self._transport is None:
-            self._failure = ConnectionReset("closed while idle")
+            self._failure = ConnectionReset("closed while idle", unsent=True)
         return self._transport

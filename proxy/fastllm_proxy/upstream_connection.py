@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from fastllm_proxy.errors import BadResponse, ConnectionReset, UpstreamError, UpstreamTimeout
 from fastllm_proxy.response_parser import ResponseHead
 from fastllm_proxy.sending import UNSENT_BYTES, Phase, Sending
+from fastllm_proxy.stall import untaken
 from fastllm_proxy.timers import TimerWheel
 
 UNREAD_BYTES = 262_144
@@ -243,6 +244,10 @@ class UpstreamConnection(Sending):
             self._parser.end_of_stream()
         except ConnectionReset as early:
             early.unsent = unsent
+            # Closing with something unread resets a connection, and what comes after is not acknowledged:
+            # an orderly end that acknowledges the request is that of an engine which has read it.
+            if self._transport is not None and not self._transport.is_closing():
+                early.taken = not untaken(self._transport)
             self._fail(early)
         else:
             self._settle(None)

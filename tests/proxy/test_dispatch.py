@@ -70,3 +70,15 @@ async def test_connections_are_used_again(tmp_path: Path) -> None:
             await proxy.post(body=chat(stream=bool(number % 2)))
         assert len(engines[0].connections) == 1
         assert proxy.backend(1).latency is not None
+
+
+async def test_an_engine_that_took_the_request_and_closed_in_order_has_had_its_attempt(
+    tmp_path: Path,
+) -> None:
+    closes = Answer(raw=b"", fault=Fault("close", at="idle"))
+    async with fleet(tmp_path, Answer(), Answer()) as (proxy, engines):
+        assert (await proxy.post()).status == 200
+        engines[0].script(CHAT, closes)
+        assert (await proxy.post()).status == 200
+        assert hits(engines) == [2, 1]
+        assert (await proxy.events.get(2)).attempts == 2
