@@ -189,14 +189,14 @@ class ProxyServer:
             if connection is newest:
                 break
             stranger = connection.known_headers is None
-            if connection.idle and (stranger or chosen is newest):
+            if connection.idle and not connection.writing_paused and (stranger or chosen is newest):
                 chosen = connection
                 if stranger:
                     break
             self._connections.move_to_end(connection)
         del self._connections[chosen]
         if chosen.transport is not None:
-            chosen.transport.close()
+            chosen.transport.abort()  # over TLS a close would wait for the client, which need not answer
         if self._loop.time() >= self._told_at + TOLD_AGAIN_SECONDS:
             self._told_at = self._loop.time()
             self._log.warning("too many client connections", most=self._settings.max_connections)

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from fastllm_proxy.accept import EdgeSettings
 from fastllm_proxy.body import BodyLimits
 from fastllm_proxy.heads import ConnectionLimits
 from fastllm_proxy.relay import RelayTimes
@@ -41,7 +42,7 @@ from tests.integration.http.hostile import (
     while_the_engine_thinks,
 )
 from tests.integration.http.secure_client import SecureClient
-from tests.proxy.rig import chat
+from tests.proxy.rig import chat, gateway
 
 CLOSE: Final = b"Connection: close\r\n"
 QUICK: Final = ConnectionLimits(head_seconds=0.25, linger_pause_seconds=0.1)
@@ -323,3 +324,20 @@ async def test_idle_clients_that_never_say_goodbye_do_not_hold_up_the_end(author
                 client.raw.close()
             silent[1].close()
     assert not [line for line in proxy.logged if line.get("level") in ("warning", "error")]
+
+
+async def test_a_client_that_makes_room_is_not_asked_whether_it_agrees(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """Else those that only connect would hold their files for as long as TLS waits for their goodbye."""
+    limits = EdgeSettings(max_inflight=9, max_connections=1)
+    tls = authority.server_context("127.0.0.1")
+    async with (
+        FakeEngine.start() as engine,
+        gateway(tmp_path, engine, edge=limits, tls=tls) as proxy,
+        await SecureClient.connect(proxy.port, authority, receive_buffer=65_536),
+    ):
+        await eventually(lambda: proxy.server.connections != [])
+        [first] = proxy.server.connections
+        async with await SecureClient.connect(proxy.port, authority, receive_buffer=65_536):
+            await eventually(lambda: first.transport is None, 2)
