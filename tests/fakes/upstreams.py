@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,6 +17,21 @@ from fastllm_shared.addresses import AddressPolicy
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 STREAM = b'{"model":"m","stream":true,"messages":[]}'
+
+
+@contextmanager
+def no_answer() -> Iterator[int]:
+    """A port where connections are neither accepted nor refused: its queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+        for one in waiting:
+            one.close()
 
 
 def wheel() -> TimerWheel:

@@ -14,22 +14,13 @@ from fastllm_proxy.upstream import Endpoint, UpstreamConnection, UpstreamPool
 from fastllm_shared.addresses import AddressPolicy
 from tests.fakes.certificates import Authority
 from tests.fakes.engine import FakeEngine
-from tests.fakes.upstreams import ask, pool_to, read_all, wheel
+from tests.fakes.upstreams import ask, no_answer, pool_to, read_all, wheel
 
 
 @pytest.fixture
 def deaf_port() -> Iterator[int]:
-    """A port where connections are neither accepted nor refused: its queue is full."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(listener.getsockname())
-        yield listener.getsockname()[1]
-        for one in waiting:
-            one.close()
+    with no_answer() as port:
+        yield port
 
 
 class Resolver:

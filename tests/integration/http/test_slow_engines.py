@@ -19,6 +19,7 @@ from fastllm_shared.addresses import AddressPolicy
 from tests.fakes.edge import eventually
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.fakes.ipv6 import speaks_ipv6
+from tests.fakes.upstreams import no_answer
 from tests.integration.http.engines import call, facing, failed, quiet, spotless
 from tests.proxy.rig import chat, gateway
 
@@ -114,17 +115,8 @@ def dead_port() -> Iterator[int]:
 
 @pytest.fixture
 def deaf_port() -> Iterator[int]:
-    """Connections are neither accepted nor refused: the queue is full."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(listener.getsockname())
-        yield listener.getsockname()[1]
-        for one in waiting:
-            one.close()
+    with no_answer() as port:
+        yield port
 
 
 NAMED = {"api_base": "http://engine.example:1/v1"}
