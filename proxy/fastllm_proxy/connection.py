@@ -9,7 +9,7 @@ State and who changes it:
     _waiter        what the task awaits: the next request, or if `_reading` is set more of that one's body
     _last          no further request is waited for; one that is under way is still read and served
     _linger        the last answer is given; what still comes is thrown away until the client closes
-    _held_back     reading pauses, for enough has come that nobody has taken yet
+    _watch         reading pauses, for enough has come that nobody has taken yet
     _head_timer    runs while a head is incomplete, `_timed` is that head
 """
 
@@ -24,6 +24,7 @@ from fastllm_proxy.heads import PIPELINED_REQUESTS, ConnectionLimits, Request
 from fastllm_proxy.linger import Linger
 from fastllm_proxy.outflow import Outflow
 from fastllm_proxy.request_parser import RequestParser
+from fastllm_proxy.tcp import PeerWatch
 
 if TYPE_CHECKING:
     from fastllm_proxy.accept import ProxyServer
@@ -42,7 +43,6 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer",
         "_head_timer",
-        "_held_back",
         "_idle_since",
         "_idle_timer",
         "_last",
@@ -58,6 +58,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         "_view",
         "_waiter",
         "_wanted",
+        "_watch",
         "known_headers",
     )
 
@@ -84,7 +85,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._reading: Request | None = None
         self._wanted = 0
-        self._held_back = False
+        self._watch: PeerWatch | None = None
         self._head_timer: Timer | None = None
         self._timed = self._parser.partial
         self._idle_since = 0.0
@@ -131,6 +132,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         self.transport = None
         self._parser.close()
         self._stop_head_timer()
+        self._stop_watch()
         if self._linger is not None:
             self._linger.cancel()
         if self._idle_timer is not None:
@@ -166,7 +168,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             if parser.rest is not None and len(arrived) <= PIPELINED_REQUESTS // 2:
                 parser.go_on()
                 self._time_head()
-            if self._held_back:
+            if self._watch is not None:
                 self._read_on()
             try:
                 usable = await self._server.serve(self, request)
@@ -239,7 +241,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         pieces.clear()
         self._parser.unread -= request.unread
         request.unread = 0
-        if self._held_back:
+        if self._watch is not None:
             self._read_on()
         return piece
 
@@ -266,15 +268,20 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
     # How fast it has to be
 
     def _hold_back(self) -> None:
-        if not self._held_back and self.transport is not None and self._linger is None:
-            self._held_back = True
+        if self._watch is None and self.transport is not None and self._linger is None:
+            self._watch = PeerWatch(self.transport, self._server.timers)
             self.transport.pause_reading()
 
     def _read_on(self) -> None:
         parser = self._parser
         if parser.unread <= UNREAD_BYTES and parser.rest is None and self.transport is not None:
-            self._held_back = False
+            self._stop_watch()
             self.transport.resume_reading()
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     def _time_head(self) -> None:
         partial = self._parser.partial
@@ -292,7 +299,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
 
     def _head_too_slow(self) -> None:
         self._head_timer = None
-        if self._held_back:  # it is we who do not read it
+        if self._watch is not None:  # it is we who do not read it
             self._time_head()
             return
         self._parser.refuse(refusals.request_timeout("the request's headers came too slowly"))
@@ -336,7 +343,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             transport.close()
             return
         transport.write_eof()
-        if self._held_back:
-            self._held_back = False
+        if self._watch is not None:
+            self._stop_watch()
             transport.resume_reading()
         self._linger = Linger(transport, self._server.timers, self._limits)

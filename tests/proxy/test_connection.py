@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -403,6 +404,35 @@ async def test_a_client_that_leaves_cancels_what_is_done_for_it(edge: Edge, phas
     await eventually(lambda: edge.server.inflight == 0)
     await eventually(lambda: not edge.server.connections)
     client.raw.close()
+
+
+@pytest.mark.parametrize("half", [False, True])
+async def test_a_client_that_leaves_is_noticed_while_nothing_more_is_read_from_it(
+    edge: Edge, half: bool
+) -> None:
+    cancelled = asyncio.Event()
+    begun = 0
+
+    async def wait(exchange: Exchange, body: RequestBody) -> None:
+        nonlocal begun
+        begun += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    edge.handler = wait
+    async with await edge.connect() as client:
+        await client.send(post("/v1/embeddings", b"{}") * 100)
+        await eventually(lambda: begun == 1)
+        if half:
+            client.raw.shutdown(socket.SHUT_WR)
+        else:
+            client.raw.close()
+        async with asyncio.timeout(1):
+            await cancelled.wait()
+        await eventually(lambda: not edge.server.connections)
+    assert begun == 1
 
 
 async def test_a_half_close_right_behind_the_request_counts_as_gone(edge: Edge) -> None:
