@@ -36,6 +36,7 @@ from fastllm_proxy.pipeline import Pipeline
 from fastllm_proxy.pools import PoolFactory
 from fastllm_proxy.relay import RelayTimes
 from fastllm_proxy.report import REPORT_SECONDS, Reporter
+from fastllm_proxy.retries import RetryBudget
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
 from fastllm_proxy.spool import Spools
@@ -217,11 +218,12 @@ class Replica:
 
     def _make_pipeline(self) -> Pipeline:
         settings = self._settings
-        gates = Gates()
+        gates, retries = Gates(), RetryBudget()
         dispatcher = Dispatcher(
             patience=Patience(settings.upstream_timeout, settings.response_timeout),
             delivery=Delivery(timers=self._timers, times=RelayTimes(ping=settings.sse_ping)),
             gates=gates,
+            retries=retries,
             traffic=Traffic(),
             metrics=self._metrics,
             log=self._around.log,
@@ -231,6 +233,7 @@ class Replica:
             balancer=Balancer(),
             gates=gates,
             dispatcher=dispatcher,
+            retries=retries,
             metrics=self._metrics,
         )
         meter = Meter(

@@ -246,7 +246,10 @@ class _Pace:
     def _look(self) -> None:
         now = time.monotonic()
         seen = self._request.received
-        if seen != self._seen:
+        if self._connection.held_back is not None:  # we do not read: a slow disk is not the client's fault
+            self._seen_at = self._window_at = now
+            self._window_seen = seen
+        elif seen != self._seen:
             self._seen = seen
             self._seen_at = now
         elif now - self._seen_at >= self._limits.pause_seconds:

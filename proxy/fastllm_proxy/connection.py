@@ -9,7 +9,7 @@ State and who changes it:
     _waiter        what the task awaits: the next request, or if `_reading` is set more of that one's body
     _last          no further request is waited for; one that is under way is still read and served
     _linger        the last answer is given; what still comes is thrown away until the client closes
-    _watch         reading pauses, for enough has come that nobody has taken yet
+    held_back      reading pauses, for enough has come that nobody has taken yet
     _head_timer    runs while a head is incomplete, `_timed` is that head
 """
 
@@ -58,7 +58,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         "_view",
         "_waiter",
         "_wanted",
-        "_watch",
+        "held_back",
         "known_headers",
     )
 
@@ -85,7 +85,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._reading: Request | None = None
         self._wanted = 0
-        self._watch: PeerWatch | None = None
+        self.held_back: PeerWatch | None = None
         self._head_timer: Timer | None = None
         self._timed = self._parser.partial
         self._idle_since = 0.0
@@ -168,7 +168,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             if parser.rest is not None and len(arrived) <= PIPELINED_REQUESTS // 2:
                 parser.go_on()
                 self._time_head()
-            if self._watch is not None:
+            if self.held_back is not None:
                 self._read_on()
             try:
                 usable = await self._server.serve(self, request)
@@ -241,7 +241,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
         pieces.clear()
         self._parser.unread -= request.unread
         request.unread = 0
-        if self._watch is not None:
+        if self.held_back is not None:
             self._read_on()
         return piece
 
@@ -268,8 +268,8 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
     # How fast it has to be
 
     def _hold_back(self) -> None:
-        if self._watch is None and self.transport is not None and self._linger is None:
-            self._watch = PeerWatch(self.transport, self._server.timers)
+        if self.held_back is None and self.transport is not None and self._linger is None:
+            self.held_back = PeerWatch(self.transport, self._server.timers)
             self.transport.pause_reading()
 
     def _read_on(self) -> None:
@@ -279,9 +279,9 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def _stop_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self.held_back is not None:
+            self.held_back.cancel()
+            self.held_back = None
 
     def _time_head(self) -> None:
         partial = self._parser.partial
@@ -299,7 +299,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
 
     def _head_too_slow(self) -> None:
         self._head_timer = None
-        if self._watch is not None:  # it is we who do not read it
+        if self.held_back is not None:  # it is we who do not read it
             self._time_head()
             return
         self._parser.refuse(refusals.request_timeout("the request's headers came too slowly"))
@@ -343,7 +343,7 @@ class ClientConnection(Outflow, asyncio.BufferedProtocol):
             transport.close()
             return
         transport.write_eof()
-        if self._watch is not None:
+        if self.held_back is not None:
             self._stop_watch()
             transport.resume_reading()
         self._linger = Linger(transport, self._server.timers, self._limits)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastllm_proxy.gate import Gates
     from fastllm_proxy.metrics import Metrics
     from fastllm_proxy.observe import Log
+    from fastllm_proxy.retries import RetryBudget
     from fastllm_proxy.rewrite import Upload
     from fastllm_proxy.traffic import Traffic
     from fastllm_proxy.upstream import UpstreamConnection
@@ -35,7 +36,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    __slots__ = ("_delivery", "_gates", "_log", "_metrics", "_patience", "_traffic")
+    __slots__ = ("_delivery", "_gates", "_log", "_metrics", "_patience", "_retries", "_traffic")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Dispatcher:
         patience: Patience,
         delivery: Delivery,
         gates: Gates,
+        retries: RetryBudget,
         traffic: Traffic,
         metrics: Metrics,
         log: Log,
@@ -50,6 +52,7 @@ class Dispatcher:
         self._patience = patience
         self._delivery = delivery
         self._gates = gates
+        self._retries = retries
         self._traffic = traffic
         self._metrics = metrics
         self._log = log
@@ -109,10 +112,13 @@ class Dispatcher:
     def _was_idle(self, error: ConnectionReset, sent_at: float) -> bool:
         """Whether a kept connection was closed while idle, and we had not heard of it yet: that says nothing
         about the backend. Had it been open, the backend may have begun: if it has taken the request, or later
-        than this, it died of the work."""
+        than this, it died of the work. A reset within that time may be either: so many of them are believed
+        as there may be retries."""
         if error.received or error.taken:
             return False
-        return error.unsent or error.taken is False or time.monotonic() - sent_at <= self._patience.stale
+        if error.unsent or error.taken is False:
+            return True
+        return time.monotonic() - sent_at <= self._patience.stale and self._retries.resend()
 
     def _seconds_for(self, exchange: Exchange, backend: Backend) -> float:
         """Seconds from sending to the first byte of a stream, or to the head of any other answer."""

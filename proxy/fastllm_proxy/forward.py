@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +16,6 @@ from fastllm_proxy.candidates import Candidates
 from fastllm_proxy.delivery import send_answer
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.outcomes import Failure, Outcomes
-from fastllm_proxy.retries import RetryBudget
 
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
     from fastllm_proxy.gate import Gates
     from fastllm_proxy.metrics import Metrics
+    from fastllm_proxy.retries import RetryBudget
 
 BACK_OFF_SECONDS: Final = (0.025, 0.05, 0.1)
 
@@ -49,13 +48,13 @@ class Forwarder:
         balancer: Balancer,
         gates: Gates,
         dispatcher: Dispatcher,
+        retries: RetryBudget,
         metrics: Metrics,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         noise: Callable[[], float] = random.random,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_retries`: further backends per target. `sleep` waits between attempts; `noise` gives numbers
-        in [0, 1) for their jitter; `clock` seconds for the retry budget."""
+        in [0, 1) for their jitter."""
         self._max_retries = max_retries
         self._balancer = balancer
         self._gates = gates
@@ -63,7 +62,7 @@ class Forwarder:
         self._metrics = metrics
         self._sleep = sleep
         self._noise = noise
-        self._retries = RetryBudget(clock)
+        self._retries = retries
 
     async def forward(self, exchange: Exchange) -> None:
         """Answers the client, or raises `Refused`."""

@@ -92,6 +92,21 @@ class RetryBudget:
         """`request` has come to its end, whatever that was."""
         self._settle(request, self._clock())
 
+    def resend(self) -> bool:
+        """Whether a request may go once more to the backend whose kept connection was reset under it. It most
+        likely was closed while idle, but the backend may have read the request: so what is sent again counts
+        as a retry that is made at this moment. Up to `QUIET_RETRIES` a second always may, for engines close
+        many idle connections at once. Counts it if so."""
+        now = self._clock()
+        self._look(now)
+        lately = self.begun - self._samples[0][1]
+        made = self._open_retries + self._settled_retries + 1
+        if made > max(QUIET_RETRIES, lately * RETRIED_SHARE):
+            return False
+        self._settled.append((now, 1))
+        self._settled_retries += 1
+        return True
+
     def _settle(self, request: Answering, now: float) -> None:
         if retries := self._open.pop(request, 0):
             self._open_retries -= retries

@@ -30,6 +30,7 @@ from fastllm_proxy.observe import make_log
 from fastllm_proxy.pipeline import Pipeline
 from fastllm_proxy.pools import PoolFactory
 from fastllm_proxy.relay import RelayTimes
+from fastllm_proxy.retries import RetryBudget
 from fastllm_proxy.sink import LineSink
 from fastllm_proxy.snapshots import BackendRegistry, SnapshotStore
 from fastllm_proxy.spool import Spools
@@ -183,7 +184,7 @@ class Gateway:
         self.registry = BackendRegistry(pools(self.timers), log)
         self.store = SnapshotStore(self.registry)
         self._access_log = AccessLog(self._sink, "json")
-        gates = Gates()
+        gates, retries = Gates(), RetryBudget()
         pipeline = Pipeline(
             forwarder=Forwarder(
                 max_retries=2,
@@ -193,10 +194,12 @@ class Gateway:
                     patience=patience,
                     delivery=Delivery(timers=self.timers, times=times),
                     gates=gates,
+                    retries=retries,
                     traffic=Traffic(),
                     metrics=self.metrics,
                     log=log,
                 ),
+                retries=retries,
                 metrics=self.metrics,
             ),
             limits=Limits(),

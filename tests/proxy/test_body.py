@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import Callable
+from contextlib import aclosing
 
 import pytest
 
@@ -145,6 +146,28 @@ async def test_a_body_that_pauses_is_dropped(handler: Handler, framing: bytes) -
         assert answer.error["message"] == "the request body paused for too long"
         assert answer.headers["connection"] == "close"
         assert await client.rest() == b""
+
+
+async def test_a_client_that_is_not_read_from_is_not_the_slow_one() -> None:
+    """A form goes to a disk, and disks stall."""
+
+    async def stalls(exchange: Exchange, body: RequestBody) -> None:
+        size = 0
+        async with aclosing(body.pieces(MAX_BODY)) as pieces:
+            async for piece in pieces:
+                if not size:
+                    await asyncio.sleep(0.5)
+                size += len(piece)
+        exchange.downstream.send_whole(200, b"", b"%d" % size)
+
+    async with running_edge(limited(pause_seconds=0.1, pace_seconds=0.1)) as edge:
+        edge.handler = stalls
+        async with await edge.connect() as client:
+            await client.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + b"x" * 999_990)
+            sending = asyncio.create_task(client.send(b"x" * 10))
+            answer = await client.answer()
+            await sending
+            assert (answer.status, answer.body) == (200, b"1000000")
 
 
 async def test_a_body_that_trickles_is_dropped_but_a_steady_one_is_not() -> None:

@@ -82,3 +82,16 @@ async def test_an_engine_that_took_the_request_and_closed_in_order_has_had_its_a
         assert (await proxy.post()).status == 200
         assert hits(engines) == [2, 1]
         assert (await proxy.events.get(2)).attempts == 2
+
+
+async def test_an_engine_that_resets_all_it_is_sent_is_hit_a_fifth_more_at_most(tmp_path: Path) -> None:
+    calls = 200
+    async with fleet(tmp_path, Answer(delay_to_head=0.1)) as (proxy, engines):
+        answers = await asyncio.gather(*(proxy.post() for _ in range(calls)))
+        assert all(answer.status == 200 for answer in answers)
+        kept = proxy.backend(1).pool.idle
+        assert kept > calls // 2
+        engines[0].script(CHAT, DEAD)
+        answers = await asyncio.gather(*(proxy.post() for _ in range(calls)))
+        assert {answer.status for answer in answers} == {502}
+        assert engines[0].hits(CHAT) - calls <= calls * 1.2

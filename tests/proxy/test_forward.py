@@ -22,6 +22,7 @@ from fastllm_proxy.gate import Gates
 from fastllm_proxy.metrics import Metrics
 from fastllm_proxy.outcomes import Answer as Error
 from fastllm_proxy.outcomes import Failure, Kind
+from fastllm_proxy.retries import RetryBudget
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.proxy.fleet import CHAT, DEAD, ILL, closed_port, fleet, hits
 from tests.proxy.parts import exchange, live_backend, target
@@ -195,6 +196,7 @@ class Scene:
             balancer=Balancer(),
             gates=Gates(),
             dispatcher=self.dispatcher,
+            retries=RetryBudget(),
             metrics=Metrics(),
             sleep=self._sleep,
             noise=lambda: 0.5,

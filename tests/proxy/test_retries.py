@@ -198,3 +198,14 @@ def test_the_books_balance(moves: list[tuple[_Move, float]]) -> None:
     traffic.now += 2
     fresh = traffic.begin(4)
     assert [traffic.fail(call) for call in fresh] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("in_flight", "allowed"), [(1, QUIET_RETRIES), (200, 40), (1000, 200)])
+def test_what_is_sent_again_over_a_reset_counts_as_a_retry(in_flight: int, allowed: int) -> None:
+    traffic = Traffic()
+    calls = traffic.begin(in_flight)
+    assert [traffic.budget.resend() for _ in range(allowed + 2)] == [True] * allowed + [False] * 2
+    if in_flight > MIN_RETRIES:
+        assert not traffic.fail(calls[0])
+    traffic.now += 1.1
+    assert traffic.budget.resend()
