@@ -52,7 +52,7 @@ def refusal_of(error: Exception) -> ApiError | None:
     if error.connection_invalidated or state[:2] in ("08", "53", "57") or state == "55P03":
         return _away()
     if state in ("40001", "40P01"):
-        return Conflict("concurrent_change", "somebody else changed the same rows just now: try again")
+        return _raced()
     if isinstance(cause, asyncpg.IntegrityConstraintViolationError):
         return _of_constraint(cause)
     if state[:2] == "22" or isinstance(cause, (asyncpg.DataError, ValueError)):
@@ -64,6 +64,10 @@ def _away() -> Unavailable:
     return Unavailable("database_unavailable", "the database cannot be reached now: try again in a moment")
 
 
+def _raced() -> Conflict:
+    return Conflict("concurrent_change", "somebody else changed the same rows just now: try again")
+
+
 def _of_constraint(cause: asyncpg.IntegrityConstraintViolationError) -> ApiError:
     table, constraint = str(cause.table_name or ""), str(cause.constraint_name or "")
     # By the naming convention of tables/base.py a constraint's name ends in the columns it is about.
@@ -72,4 +76,7 @@ def _of_constraint(cause: asyncpg.IntegrityConstraintViolationError) -> ApiError
         return Conflict("already_exists", "another one with this value exists already", field)
     if isinstance(cause, asyncpg.ForeignKeyViolationError):
         return Conflict("in_use", "what this refers to is gone, or something still refers to it")
+    if isinstance(cause, asyncpg.CheckViolationError) and not constraint:
+        # A week was taken out of the default partition meanwhile: the rows are right, and have a home now.
+        return _raced()
     return Invalid("invalid_value", "a value is not allowed", field)

@@ -57,6 +57,17 @@ async def raised(database: Database, *statements: str, **values: Any) -> ApiErro
             "in_use",
             None,
         ),
+        (
+            (
+                "CREATE TABLE weeks (week integer) PARTITION BY RANGE (week)",
+                "CREATE TABLE first PARTITION OF weeks FOR VALUES FROM (1) TO (2)",
+                "INSERT INTO first VALUES (5)",
+            ),
+            {},
+            409,
+            "concurrent_change",
+            None,
+        ),
         (("SELECT pg_terminate_backend(pg_backend_pid())",), {}, 503, "database_unavailable", None),
     ],
 )
