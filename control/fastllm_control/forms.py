@@ -4,12 +4,22 @@ clears. Durations are seconds, prices micro-units per million tokens, context le
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fastllm_control.naming import Name
-from fastllm_shared.snapshot import Policy, Protocol, ProviderKind, State, StreamUsage
+from fastllm_shared.snapshot import (
+    DEFAULT_POLICY,
+    Conditions,
+    Policy,
+    Protocol,
+    ProviderKind,
+    RuleAction,
+    State,
+    StreamUsage,
+)
 
 _TOKEN = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$(?!\n)"
 _REFUSED = "connection|content-length|expect|host|keep-alive|te|trailer|transfer-encoding|upgrade|proxy-.*"
@@ -156,3 +166,75 @@ class Force(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`force` goes on where the call would otherwise be refused for the caller's own good."""
 
     force: bool = False
+
+
+Reference = Annotated[str, Meta(min_length=1, max_length=200)]
+DenyStatus = Annotated[int, Meta(ge=400, le=499)]
+DenyMessage = Annotated[str, Meta(min_length=1, max_length=1000)]
+Tag = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Position = Annotated[int, Meta(ge=0, le=999)]
+
+
+class PoolMemberForm(Struct, frozen=True, forbid_unknown_fields=True):
+    """All backends of a provider model (by id or name), or one backend (by id)."""
+
+    provider_model: Reference | None = None
+    backend_id: UUID | None = None
+    weight: Weight = 1
+
+
+PoolMembers = Annotated[tuple[PoolMemberForm, ...], Meta(max_length=1000)]
+
+
+class NewPool(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: Name
+    policy: Policy = DEFAULT_POLICY
+    members: PoolMembers = ()
+
+
+class PoolPatch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`members` replaces all of them."""
+
+    name: Name | UnsetType = UNSET
+    policy: Policy | UnsetType = UNSET
+    members: PoolMembers | UnsetType = UNSET
+
+
+class RuleForm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One rule, its place apart. `route` takes targets, `deny` a 4xx status and a message, `jump` the name of
+    a frontend model whose rules go on from here."""
+
+    when: Conditions = Conditions()
+    action: RuleAction = "route"
+    targets: Targets = ()
+    policy: Policy | None = None
+    tag: Tag | None = None
+    deny_status: DenyStatus | None = None
+    deny_message: DenyMessage | None = None
+    jump: Name | None = None
+
+
+class NewRule(RuleForm, frozen=True, kw_only=True):
+    """`position` counts from 0 and moves what stands there and after it down by one; absent: at the end."""
+
+    position: Position | None = None
+
+
+class RulePatch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`when` and `targets` are replaced as a whole; `position` moves the rule."""
+
+    position: Position | UnsetType = UNSET
+    when: Conditions | UnsetType = UNSET
+    action: RuleAction | UnsetType = UNSET
+    targets: Targets | UnsetType = UNSET
+    policy: Policy | UnsetType | None = UNSET
+    tag: Tag | UnsetType | None = UNSET
+    deny_status: DenyStatus | UnsetType | None = UNSET
+    deny_message: DenyMessage | UnsetType | None = UNSET
+    jump: Name | UnsetType | None = UNSET
+
+
+class FallbackForm(Struct, frozen=True, forbid_unknown_fields=True):
+    """The frontend model, by id or name, that may end every chain."""
+
+    frontend_model: Reference

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from fastllm_proxy.balancer import affinity_key
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.peek import requested_tokens
-from fastllm_shared.routing import Facts, arrange, decide
+from fastllm_shared.conditions import Facts
+from fastllm_shared.routing import Rule, arrange, decide
 
 if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
@@ -50,11 +51,20 @@ def prompt_tokens(exchange: Exchange) -> int:
 
 
 def _by_rules(exchange: Exchange, frontend: FrontendModel) -> tuple[Target, ...]:
-    decision = decide(frontend.entry, _facts(exchange))
+    view = exchange.view
+
+    def inflight(rule: Rule) -> float | None:
+        owner = view.models[rule.model]
+        targets = owner.rule_targets.get(rule.entry.position) or owner.targets
+        counts = [member.backend.inflight for target in targets for member in target.members]
+        return sum(counts) / len(counts) if counts else None
+
+    decision = decide(view.rules, frontend.name, _facts(exchange), inflight)
     exchange.rule, exchange.tag, exchange.policy = decision.rule, decision.tag, decision.policy
     if decision.denied_status is not None:
         raise Refused(decision.denied_status, "denied_by_rule", decision.denied_message or "denied by a rule")
-    return frontend.targets if decision.rule is None else frontend.rule_targets.get(decision.rule, ())
+    owner = view.models[decision.model]
+    return owner.targets if decision.position is None else owner.rule_targets.get(decision.position, ())
 
 
 def _facts(exchange: Exchange) -> Facts:

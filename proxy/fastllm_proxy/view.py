@@ -12,6 +12,7 @@ import msgspec
 
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.exchange import Dialect
+from fastllm_shared.routing import Model, compiled
 from fastllm_shared.snapshot import (
     FrontendModelEntry,
     KeyEntry,
@@ -75,7 +76,8 @@ class FrontendModel(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True):
     """All of it. `callers` is keyed by key digest, `models` by frontend name, `backends` by id.
 
-    `fallback` is the frontend model that may end every chain.
+    `rules` are what the routing engine asks, by frontend name; `fallback` is the frontend model that may end
+    every chain.
     """
 
     version: int
@@ -83,6 +85,7 @@ class View(msgspec.Struct, frozen=True):
     callers: dict[bytes, Caller]
     models: dict[str, FrontendModel]
     backends: dict[str, Backend]
+    rules: dict[str, Model] = {}
     fallback: FrontendModel | None = None
 
 
@@ -97,6 +100,7 @@ def build_view(snapshot: Snapshot, backends: Mapping[str, Backend]) -> View:
         callers=_callers(snapshot),
         models=models,
         backends=dict(backends),
+        rules=compiled(snapshot.frontend_models),
         fallback=None if snapshot.fallback_model is None else models.get(snapshot.fallback_model),
     )
 

@@ -4,50 +4,43 @@ it.
 Two steps: `decide` finds the rule that applies and with it a list of targets; `arrange` puts the chosen
 target first and keeps the rest in their order as the failover chain. Who serves a target (backends, their
 health and load) is not known here.
-
-The evaluation of rules is not here yet: `decide` goes to the default targets. It will stand in
-`_first_match`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
 import msgspec
 
+from fastllm_shared.conditions import Compiled, Facts
 from fastllm_shared.snapshot import FrontendModelEntry, Policy, RuleEntry
 
 _MASK = 2**64 - 1
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What conditions can ask of a request. Token figures are estimates; `now_unix` is in seconds."""
-
-    principal: str
-    roles: tuple[str, ...]
-    stream: bool
-    now_unix: float
-    headers: Mapping[str, str] = {}
-    prompt_tokens: int | None = None
-    max_tokens: int | None = None
-    budget_used_percent: float | None = None
-    inflight_per_backend: float | None = None
-
-
 class Rejected(msgspec.Struct, frozen=True):
-    """A rule that did not apply, and the condition that failed."""
+    """A rule that did not apply, and the condition that failed; `jump`: its destination is no more. `model`
+    is the frontend model that it is a rule of."""
 
+    model: str
     position: int
     failed: str
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """`rule` is the position of the rule that decided; `None`: the default targets apply."""
+    """What applies to a request.
 
+    `rule` is the position of the rule that decided, among those of the model that was asked for; `None`: its
+    default targets apply. After a jump the targets are those of another model: of `model`, rule `position`,
+    or its default targets where that is `None`. Without a jump these two say the same as `rule`.
+    """
+
+    model: str
     rule: int | None = None
+    position: int | None = None
     policy: Policy | None = None
     tag: str | None = None
     denied_status: int | None = None
@@ -55,26 +48,92 @@ class Decision(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
 
 
-def decide(model: FrontendModelEntry, facts: Facts) -> Decision:
-    """Which rule of `model` applies."""
-    rule, rejected = _first_match(model.rules, facts)
-    if rule is None:
-        return Decision(policy=model.policy, rejected=rejected)
+class Rule:
+    """A rule ready to be asked. Immutable."""
+
+    __slots__ = ("entry", "model", "when")
+
+    def __init__(self, model: str, entry: RuleEntry) -> None:
+        self.model = model
+        self.entry = entry
+        self.when = Compiled(entry.when)
+
+
+class Model:
+    """A frontend model's rules, in order. Immutable."""
+
+    __slots__ = ("name", "policy", "rules")
+
+    def __init__(self, entry: FrontendModelEntry) -> None:
+        self.name = entry.name
+        self.policy = entry.policy
+        ordered = sorted(entry.rules, key=lambda rule: rule.position)
+        self.rules = tuple(Rule(entry.name, rule) for rule in ordered)
+
+
+def compiled(entries: Iterable[FrontendModelEntry]) -> dict[str, Model]:
+    """All frontend models by name, ready for `decide`."""
+    return {entry.name: Model(entry) for entry in entries}
+
+
+Inflight = Callable[[Rule], float | None]
+"""The mean in-flight figure of the backends that a rule would send to; `None` when there are none."""
+
+
+def decide(
+    models: Mapping[str, Model], name: str, facts: Facts, inflight: Inflight | None = None
+) -> Decision:
+    """Which rule of the frontend model `name` applies, jumps followed. Raises `KeyError` for no such model.
+
+    `inflight` is asked for rules that have such a condition; without it `facts.inflight_per_backend` counts
+    for all of them.
+    """
+    rejected: list[Rejected] = []
+    return _decide(models, models[name], facts, inflight, rejected, frozenset((name,)))
+
+
+def _decide(
+    models: Mapping[str, Model],
+    model: Model,
+    facts: Facts,
+    inflight: Inflight | None,
+    rejected: list[Rejected],
+    visited: frozenset[str],
+) -> Decision:
+    for rule in model.rules:
+        entry = rule.entry
+        failed = rule.when.failed(facts, _inflight(rule, facts, inflight))
+        if failed is None and entry.action == "jump":
+            destination = models.get(entry.jump or "")
+            # A loop is refused when it is written; should one be there all the same, it leads nowhere.
+            if destination is not None and destination.name not in visited:
+                found = _decide(models, destination, facts, inflight, rejected, visited | {destination.name})
+                return msgspec.structs.replace(found, rule=entry.position, tag=found.tag or entry.tag)
+            failed = "jump"
+        if failed is None:
+            return _decided(model, entry, tuple(rejected))
+        rejected.append(Rejected(model.name, entry.position, failed))
+    return Decision(model.name, policy=model.policy, rejected=tuple(rejected))
+
+
+def _inflight(rule: Rule, facts: Facts, inflight: Inflight | None) -> float | None:
+    if not rule.when.asks_inflight:
+        return None
+    return facts.inflight_per_backend if inflight is None else inflight(rule)
+
+
+def _decided(model: Model, entry: RuleEntry, rejected: tuple[Rejected, ...]) -> Decision:
+    denies = entry.action == "deny"
     return Decision(
-        rule=rule.position,
-        policy=rule.policy or model.policy,
-        tag=rule.tag,
-        denied_status=rule.deny_status if rule.action == "deny" else None,
-        denied_message=rule.deny_message if rule.action == "deny" else None,
+        model=model.name,
+        rule=entry.position,
+        position=entry.position,
+        policy=entry.policy or model.policy,
+        tag=entry.tag,
+        denied_status=entry.deny_status if denies else None,
+        denied_message=entry.deny_message if denies else None,
         rejected=rejected,
     )
-
-
-def _first_match(
-    rules: tuple[RuleEntry, ...],  # noqa: ARG001 - the place where conditions will be evaluated
-    facts: Facts,  # noqa: ARG001
-) -> tuple[RuleEntry | None, tuple[Rejected, ...]]:
-    return None, ()
 
 
 class Weighted(Protocol):

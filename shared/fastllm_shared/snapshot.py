@@ -8,7 +8,7 @@ deployment's value applies" unless a field says otherwise.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,6 +20,7 @@ PrincipalKind = Literal["user", "service_account"]
 ProviderKind = Literal["static", "cloud", "dynamic"]
 State = Literal["active", "draining", "disabled"]
 RuleAction = Literal["route", "deny", "jump"]
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 DEFAULT_POLICY: Policy = "cache-affinity"
 """Among the backends of a target, when neither list nor pool says otherwise."""
@@ -142,28 +143,39 @@ class TargetEntry(msgspec.Struct, frozen=True, gc=False):
     weight: int = 1
 
 
+_Names = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=200)], ...], msgspec.Meta(max_length=1000)
+]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+_Percent = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+_Clock = Annotated[str, msgspec.Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$(?!\n)")]
+_HeaderName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$(?!\n)")]
+_HeaderValue = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"^[\x20-\x7e]*$(?!\n)")]
+
+
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """When a rule applies: all that are set must hold; none set always holds.
 
-    `after`/`before` are wall-clock `HH:MM` in `timezone` and wrap midnight; `days` are `mon`…`sun`;
-    `headers` must match exactly, names without regard to case; token figures are estimates.
+    `after`/`before` are wall-clock `HH:MM` in `timezone` (UTC unless said) and wrap midnight; `days` are
+    `mon`…`sun`; `headers` must match exactly, names without regard to case; token figures are estimates;
+    `max_inflight_per_backend` is the mean over the backends that the rule would send to.
     """
 
-    principals: tuple[str, ...] | None = None
-    roles: tuple[str, ...] | None = None
-    min_prompt_tokens: int | None = None
-    max_prompt_tokens: int | None = None
-    min_max_tokens: int | None = None
-    max_max_tokens: int | None = None
+    principals: _Names | None = None
+    roles: _Names | None = None
+    min_prompt_tokens: _Tokens | None = None
+    max_prompt_tokens: _Tokens | None = None
+    min_max_tokens: _Tokens | None = None
+    max_max_tokens: _Tokens | None = None
     stream: bool | None = None
-    headers: dict[str, str] | None = None
-    min_budget_used_percent: float | None = None
-    max_budget_used_percent: float | None = None
-    max_inflight_per_backend: int | None = None
-    after: str | None = None
-    before: str | None = None
-    days: tuple[str, ...] | None = None
-    timezone: str | None = None
+    headers: Annotated[dict[_HeaderName, _HeaderValue], msgspec.Meta(max_length=50)] | None = None
+    min_budget_used_percent: _Percent | None = None
+    max_budget_used_percent: _Percent | None = None
+    max_inflight_per_backend: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    after: _Clock | None = None
+    before: _Clock | None = None
+    days: Annotated[tuple[Day, ...], msgspec.Meta(max_length=7)] | None = None
+    timezone: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
 
 class RuleEntry(msgspec.Struct, frozen=True):

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from fastllm_proxy.routing import prompt_tokens, route
 from fastllm_proxy.view import Caller, Target
-from fastllm_shared.snapshot import RuleEntry
 from tests.proxy.parts import CALLER, exchange, frontend, live_backend, target, view
 from tests.proxy.rig import chat
 
@@ -73,11 +70,3 @@ def test_a_fallback_ends_the_chain_of_those_who_may_use_it() -> None:
     made.frontend = fallback
     made.caller = Caller(CALLER.key, CALLER.principal, frozenset({"safety-net"}))
     assert sorted(found.name for found in route(made)) == ["one", "two"]
-
-
-@pytest.mark.parametrize("action", ["route", "deny"])
-def test_rules_wait_for_their_evaluation(action: Any) -> None:
-    rule = RuleEntry(0, action=action, deny_status=403)
-    made = exchange(ONE, rules=(rule,), headers=((b"X-Tier", b"batch"),))
-    assert [found.name for found in route(made)] == ["one"]
-    assert made.rule is None

@@ -9,8 +9,19 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastllm_shared.routing import Decision, Facts, arrange, decide, mix, score, seed_of, stable_hash
-from fastllm_shared.snapshot import FrontendModelEntry, RuleEntry, TargetEntry
+from fastllm_shared.conditions import Facts
+from fastllm_shared.routing import (
+    Decision,
+    Rejected,
+    arrange,
+    compiled,
+    decide,
+    mix,
+    score,
+    seed_of,
+    stable_hash,
+)
+from fastllm_shared.snapshot import Conditions, FrontendModelEntry, RuleEntry, TargetEntry
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -24,12 +35,17 @@ _KEYS = st.integers(0, 2**64 - 1)
 
 def test_without_rules_the_defaults_apply() -> None:
     model = FrontendModelEntry("f", "f", 0.0, policy="weighted", targets=(TargetEntry("x"),))
-    assert decide(model, FACTS) == Decision(policy="weighted")
+    assert decide(compiled([model]), "f", FACTS) == Decision("f", policy="weighted")
 
 
-def test_rules_are_not_evaluated_yet() -> None:
-    model = FrontendModelEntry("f", "f", 0.0, rules=(RuleEntry(0, tag="t"),))
-    assert decide(model, FACTS).rule is None
+def test_the_first_rule_whose_conditions_hold_decides() -> None:
+    rules = (
+        RuleEntry(0, Conditions(stream=True), tag="streams"),
+        RuleEntry(1, Conditions(principals=("team-a",)), tag="t", policy="cheapest"),
+    )
+    found = decide(compiled([FrontendModelEntry("f", "f", 0.0, rules=rules)]), "f", FACTS)
+    rejected = (Rejected("f", 0, "stream"),)
+    assert found == Decision("f", rule=1, position=1, policy="cheapest", tag="t", rejected=rejected)
 
 
 def test_hashes_are_the_same_on_every_replica() -> None:
