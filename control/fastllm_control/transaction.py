@@ -28,6 +28,12 @@ _NEXT_VERSION = text(
     " RETURNING version"
 )
 
+_QUEUE = text(
+    # Without a new version the same row lock is taken, so that the ids of audit events follow commits too:
+    # whoever reads the log on from the last id that was seen misses none.
+    "SELECT 1 FROM config FOR UPDATE"
+)
+
 
 class Change(msgspec.Struct, frozen=True):
     """One field before and after, as plain JSON values. Never hand in a secret: say `SET` or `CLEARED`."""
@@ -79,19 +85,15 @@ class Transaction:
     async def finish(self) -> None:
         """Write the audit events and, if content changed, take the next version and announce it."""
         await self.session.flush()
-        audit_ids = [await _insert_audit(self.session, self.actor, note) for note in self.notes]
-        if not self._content_changed:
-            return
-        version = (await self.session.execute(_NEXT_VERSION)).scalar_one()
-        if audit_ids:
-            await self.session.execute(
-                text("UPDATE audit_events SET version = :version WHERE id = ANY(:ids)"),
-                {"version": version, "ids": audit_ids},
-            )
-        await self.session.execute(
-            text("SELECT pg_notify(:channel, :version)"), {"channel": CHANNEL, "version": str(version)}
-        )
-        self.version = int(version)
+        if self._content_changed:
+            self.version = int((await self.session.execute(_NEXT_VERSION)).scalar_one())
+        elif self.notes:
+            await self.session.execute(_QUEUE)
+        for note in self.notes:
+            await _insert_audit(self.session, self.actor, note, self.version)
+        if self.version is not None:
+            announced = {"channel": CHANNEL, "version": str(self.version)}
+            await self.session.execute(text("SELECT pg_notify(:channel, :version)"), announced)
 
 
 class Database:
@@ -117,13 +119,13 @@ class Database:
                 yield session
 
 
-async def _insert_audit(session: AsyncSession, actor: Actor, note: AuditNote) -> int:
-    inserted = await session.execute(
+async def _insert_audit(session: AsyncSession, actor: Actor, note: AuditNote, version: int | None) -> None:
+    await session.execute(
         text(
             "INSERT INTO audit_events (at, actor_id, actor, via, action, target_kind, target_id, target_name,"
-            " changes, request_id, address) VALUES (clock_timestamp(), :actor_id, :actor, :via, :action,"
-            " :target_kind, :target_id, :target_name, CAST(:changes AS jsonb), :request_id, :address)"
-            " RETURNING id"
+            " changes, version, request_id, address) VALUES (clock_timestamp(), :actor_id, :actor, :via,"
+            " :action, :target_kind, :target_id, :target_name, CAST(:changes AS jsonb), :version,"
+            " :request_id, :address)"
         ),
         {
             "actor_id": actor.principal_id,
@@ -134,8 +136,8 @@ async def _insert_audit(session: AsyncSession, actor: Actor, note: AuditNote) ->
             "target_id": note.target_id,
             "target_name": note.target_name,
             "changes": msgspec.json.encode(note.changes).decode(),
+            "version": version,
             "request_id": actor.request_id,
             "address": actor.address,
         },
     )
-    return int(inserted.scalar_one())

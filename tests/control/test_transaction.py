@@ -142,6 +142,30 @@ async def test_versions_rise_in_the_order_of_commits(database: Database, databas
     assert await version(database) == heard[-1]
 
 
+async def test_audit_ids_rise_in_the_order_of_commits_with_and_without_a_version(database: Database) -> None:
+    """A reader that goes on from the last id it saw must miss none: no lower id may be committed later."""
+    seen: list[int] = []
+    done = asyncio.Event()
+
+    async def read_on() -> None:
+        while not done.is_set():
+            found = await rows(database, "SELECT id FROM audit_events ORDER BY id")
+            assert [row.id for row in found[: len(seen)]] == seen
+            seen[:] = [row.id for row in found]
+
+    async def write(number: int) -> None:
+        async with database.begin(ADA) as tx:
+            await add_role(tx, f"role-{number}", content=number % 2 == 0)
+
+    reading = asyncio.create_task(read_on())
+    await asyncio.gather(*(write(number) for number in range(40)))
+    done.set()
+    await reading
+    versions = await rows(database, "SELECT version FROM audit_events WHERE version > 0 ORDER BY id")
+    assert len(versions) == 20
+    assert versions == sorted(versions)
+
+
 async def test_a_version_moves_forward_from_a_restored_backup(database: Database) -> None:
     ahead = await version(database) + 10**12
     async with database.begin(ADA) as tx:

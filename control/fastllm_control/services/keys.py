@@ -73,9 +73,13 @@ async def rotate(tx: Transaction, key_id: UUID, grace_seconds: int, now: datetim
     before = old.expires_at
     old.expires_at = until if before is None else min(before, until)
     old.disabled = grace_seconds == 0
-    ends = {"expires_at": Change(_text(before), _text(old.expires_at)), "new_key": Change(None, str(made.id))}
-    tx.audit("key.rotate", "key", old.id, old.name, ends)
-    tx.audit("key.create", "key", made.id, made.name, _changes(made))
+    changes = {
+        "expires_at": Change(_text(before), _text(old.expires_at)),
+        "disabled": Change(False, old.disabled),
+        "successor": Change(None, _successor(made)),
+    }
+    changes = {name: change for name, change in changes.items() if change.before != change.after}
+    tx.audit("key.rotate", "key", old.id, old.name, changes)
     tx.content_changed()
     return made
 
@@ -136,6 +140,10 @@ def _changes(made: NewKey) -> dict[str, Change]:
         "prefix": Change(None, made.prefix),
         "expires_at": Change(None, _text(made.expires_at)),
     }
+
+
+def _successor(made: NewKey) -> dict[str, str | None]:
+    return {"id": str(made.id), "prefix": made.prefix, "expires_at": _text(made.expires_at)}
 
 
 def _text(moment: datetime.datetime | None) -> str | None:

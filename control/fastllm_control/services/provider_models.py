@@ -30,6 +30,7 @@ _MODEL_FIELDS = (
     "cached_input_price_per_mtok",
 )
 SETTINGS = tuple(name for name in BackendSettings.__struct_fields__ if name not in ("state", "state_reason"))
+_AUDITED = ("upstream_model", "state", *SETTINGS)
 _NOT_CONTENT = frozenset({"state_reason"})
 
 
@@ -63,9 +64,12 @@ async def create(tx: Transaction, form: NewProviderModel) -> ProviderModel:
     tx.session.add(row)
     await tx.session.flush()
     await tx.session.refresh(row)
-    tx.audit("provider_model.create", "provider_model", row.id, row.name, created(row, _MODEL_FIELDS))
+    changes = created(row, _MODEL_FIELDS)
+    added = await _make_backends(tx, row, form.backends, "backends")
+    if added:
+        changes["backends"] = Change(None, [_described(backend, provider) for backend, provider in added])
+    tx.audit("provider_model.create", "provider_model", row.id, row.name, changes)
     tx.content_changed()
-    await add_backends(tx, row, form.backends, "backends")
     return row
 
 
@@ -103,6 +107,17 @@ async def add_backends(
     tx: Transaction, model: ProviderModel, forms: Sequence[NewBackend], field: str | None = None
 ) -> list[tuple[Backend, Provider]]:
     """Backends for a model. `field` is where they stand in the body, for refusals to name."""
+    added = await _make_backends(tx, model, forms, field)
+    for row, provider in added:
+        changes = created(row, _AUDITED)
+        tx.audit("backend.create", "backend", row.id, f"{provider.name}/{model.name}", changes)
+        tx.content_changed()
+    return added
+
+
+async def _make_backends(
+    tx: Transaction, model: ProviderModel, forms: Sequence[NewBackend], field: str | None
+) -> list[tuple[Backend, Provider]]:
     added = []
     for index, form in enumerate(forms):
         where = "" if field is None else f"{field}[{index}]."
@@ -112,7 +127,7 @@ async def add_backends(
         if await provider_models.is_served(tx.session, model.id, provider.id, form.upstream_model):
             message = f"{provider.name} serves this model as {form.upstream_model!r} already"
             raise Conflict("already_exists", message, f"{where}upstream_model")
-        added.append((await _add_backend(tx, model, provider, form), provider))
+        added.append((await _make_backend(tx, model, provider, form), provider))
     return added
 
 
@@ -150,7 +165,7 @@ async def delete_backend(tx: Transaction, backend_id: UUID) -> Backend:
     return row
 
 
-async def _add_backend(
+async def _make_backend(
     tx: Transaction, model: ProviderModel, provider: Provider, form: NewBackend
 ) -> Backend:
     values = given(form)
@@ -166,10 +181,12 @@ async def _add_backend(
     tx.session.add(row)
     await tx.session.flush()
     await tx.session.refresh(row)
-    changes = created(row, ("upstream_model", "state", *SETTINGS))
-    tx.audit("backend.create", "backend", row.id, f"{provider.name}/{model.name}", changes)
-    tx.content_changed()
     return row
+
+
+def _described(row: Backend, provider: Provider) -> dict[str, object]:
+    fields = {name: change.after for name, change in created(row, _AUDITED).items()}
+    return {"id": str(row.id), "provider": provider.name, **fields}
 
 
 async def _accept(

@@ -69,8 +69,18 @@ async def test_a_model_is_created_with_its_backends(stocked: ControlPlane) -> No
     assert (entry.name, entry.context_length, entry.input_price_per_mtok) == ("qwen", 32768, 500_000)
     assert entry.backends == tuple(backend["id"] for backend in row["backends"])
     assert [backend.unhealthy_after for backend in snapshot.backends] == [None, 5]
-    actions = [action for action, _ in await audited(stocked, 3)]
-    assert actions == ["backend.create", "backend.create", "provider_model.create"]
+    (action, changes), (before, _) = await audited(stocked, 2)
+    assert (action, before) == ("provider_model.create", "provider.create")
+    assert changes["backends"]["after"] == [
+        {
+            "id": backend["id"],
+            "provider": backend["provider"],
+            "upstream_model": backend["upstream_model"],
+            "state": "active",
+            **more,
+        }
+        for backend, more in zip(row["backends"], ({}, {"unhealthy_after": 5}), strict=True)
+    ]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

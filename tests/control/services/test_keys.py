@@ -102,6 +102,24 @@ async def test_both_keys_work_during_the_grace(access: Access) -> None:
     assert [await valid(access, key, later=60) for key in (old, new)] == [False, True]
 
 
+async def test_a_rotation_is_one_event_and_names_the_successor(access: Access) -> None:
+    await access.principal("ada")
+    old = await access.key("ada")
+    graced = await rotate(access, old, 60)
+    made = await rotate(access, graced)
+    assert (await access.audited())[-3:] == ["key.create", "key.rotate", "key.rotate"]
+    first, last = await access.rows(
+        "SELECT changes FROM audit_events WHERE action = 'key.rotate' ORDER BY id"
+    )
+    assert set(first.changes) == {"expires_at", "successor"}
+    assert set(last.changes) == {"expires_at", "disabled", "successor"}
+    assert last.changes["successor"]["after"] == {
+        "id": str(made.id),
+        "prefix": made.prefix,
+        "expires_at": None,
+    }
+
+
 async def test_without_grace_the_old_key_ends_at_once(access: Access) -> None:
     await access.principal("ada")
     old = await access.key("ada")
