@@ -104,6 +104,9 @@ class OperationRoutes(BaseRoute):
         path = decoding.decode_path(raw_path)
         query = decoding.decode_query(operation.query, request.scope["query_string"])
         body = await _read_body(request, operation, decoder)
+        if method != "GET":
+            # The body may have taken a minute, and its sender may have lost in it what it was let in for.
+            actor = await self._services.callers.find(request, facts, operation.requires)
         return await self._run(operation, request, actor, (path, query, body))
 
     async def _run(

@@ -21,6 +21,10 @@ class RoleCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
 
 
+class RoleUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | msgspec.UnsetType = msgspec.UNSET
+
+
 class PermissionReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`resource` of `model:invoke` is `model/<frontend model>` or `model/*`; of all other verbs it is `*`."""
 
@@ -56,6 +60,15 @@ async def show(call: Call) -> RoleRow:
 async def create(call: Call) -> RoleRow:
     body: RoleCreate = call.body
     return _row(await service.create(call.tx, body.name), [])
+
+
+async def update(call: Call) -> RoleRow:
+    body: RoleUpdate = call.body
+    if isinstance(body.name, str):
+        row = await service.rename(call.tx, call.path["id"], body.name)
+    else:
+        row = await service.require(call.tx, call.path["id"])
+    return _row(row, (await repository.permissions(call.tx.session, [row.id]))[row.id])
 
 
 async def delete(call: Call) -> Deleted:
@@ -111,6 +124,16 @@ ROUTES = (
         handler=show,
         result=RoleRow,
         errors=(404,),
+    ),
+    Operation(
+        method="PATCH",
+        path="/admin/roles/{id}",
+        requires="access:write",
+        summary="Rename a role; whoever holds it keeps it, rules that name it follow",
+        handler=update,
+        body=RoleUpdate,
+        result=RoleRow,
+        errors=(404, 409),
     ),
     Operation(
         method="DELETE",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Row, ScalarSelect, delete, func, select, text
@@ -15,20 +16,29 @@ from fastllm_control.advisory_locks import AdvisoryLock, take
 from fastllm_control.naming import is_named
 from fastllm_control.tables.access import Principal, PrincipalRole, Role, RolePermission
 
+Way = Literal["access", "everything", "every model"]
+"""What somebody must be able to do for FastLLM to be administered: change who may what; everything but to
+invoke; and, beside all that, grant any model, which takes holding `model/*`."""
+
 _ADMINISTERING = text(
-    "SELECT count(*) FROM principals p WHERE"
-    " (SELECT count(DISTINCT rp.verb) FROM principal_roles pr JOIN role_permissions rp USING (role_id)"
-    "  WHERE pr.principal_id = p.id AND rp.verb = ANY(:verbs)) = cardinality(CAST(:verbs AS text[]))"
-    " AND (p.password_hash IS NOT NULL OR EXISTS"
+    "SELECT count(*) FILTER (WHERE 'access:write' = ANY(held.verbs)),"
+    " count(*) FILTER (WHERE held.verbs @> CAST(:verbs AS text[])),"
+    " count(*) FILTER (WHERE held.verbs @> CAST(:verbs AS text[]) AND held.every_model)"
+    " FROM (SELECT array_agg(rp.verb) AS verbs,"
+    " bool_or(rp.verb = 'model:invoke' AND rp.resource = 'model/*') AS every_model"
+    " FROM principals p JOIN principal_roles pr ON pr.principal_id = p.id"
+    " JOIN role_permissions rp ON rp.role_id = pr.role_id"
+    " WHERE p.password_hash IS NOT NULL OR EXISTS"
     "  (SELECT FROM api_keys k WHERE k.principal_id = p.id AND k.scope = 'admin' AND NOT k.disabled"
-    "   AND (k.expires_at IS NULL OR k.expires_at > :now)))"
+    "   AND (k.expires_at IS NULL OR k.expires_at > :now))"
+    " GROUP BY p.id) AS held"
 )
 
 
-async def find(session: AsyncSession, reference: str) -> Principal | None:
-    """By id or name."""
-    condition = is_named(reference, Principal.id, Principal.name)
-    return (await session.execute(select(Principal).where(condition))).scalar_one_or_none()
+async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> Principal | None:
+    """By id or name; `lock` holds the row until the end of the transaction."""
+    query = select(Principal).where(is_named(reference, Principal.id, Principal.name))
+    return await session.scalar(query.with_for_update() if lock else query)
 
 
 async def by_name(session: AsyncSession, name: str) -> Principal | None:
@@ -102,8 +112,18 @@ async def lock_administering(session: AsyncSession) -> None:
 
 async def count_administering(session: AsyncSession, now: datetime.datetime) -> int:
     """How many principals hold every permission but `model:invoke` and can prove who they are."""
+    return (await _administering(session, now))["everything"]
+
+
+async def ways_of_administering(session: AsyncSession, now: datetime.datetime) -> frozenset[Way]:
+    """The ways that at least one principal has who can prove who it is."""
+    return frozenset(way for way, count in (await _administering(session, now)).items() if count)
+
+
+async def _administering(session: AsyncSession, now: datetime.datetime) -> dict[Way, int]:
     verbs = sorted(VERBS - {"model:invoke"})
-    return int((await session.execute(_ADMINISTERING, {"verbs": verbs, "now": now})).scalar_one())
+    row = (await session.execute(_ADMINISTERING, {"verbs": verbs, "now": now})).one()
+    return {"access": row[0], "everything": row[1], "every model": row[2]}
 
 
 def _role_names() -> ScalarSelect[list[str]]:

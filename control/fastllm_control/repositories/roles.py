@@ -14,10 +14,10 @@ from fastllm_control.naming import is_named
 from fastllm_control.tables.access import PrincipalRole, Role, RolePermission
 
 
-async def find(session: AsyncSession, reference: str) -> Role | None:
-    """By id or name."""
-    condition = is_named(reference, Role.id, Role.name)
-    return (await session.execute(select(Role).where(condition))).scalar_one_or_none()
+async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> Role | None:
+    """By id or name; `lock` holds the row until the end of the transaction."""
+    query = select(Role).where(is_named(reference, Role.id, Role.name))
+    return await session.scalar(query.with_for_update() if lock else query)
 
 
 async def page(session: AsyncSession, *, after: UUID | None, limit: int) -> Sequence[Role]:

@@ -1,7 +1,7 @@
-"""Two rules that everything about access obeys.
+"""Three rules that everything about access obeys.
 
-Nobody hands out more than they hold themselves; and the last principal who can administer everything, and
-can prove who it is, does not lose that.
+Nobody hands out more than they hold themselves; nobody takes it from those who hold more; and the last
+principal who can administer everything, and can prove who it is, does not lose that.
 """
 
 from __future__ import annotations
@@ -37,14 +37,21 @@ def refuse_more_than_held(actor: Actor, wanted: Iterable[Permission], doing: str
         )
 
 
+def refuse_against_stronger(actor: Actor, affected: Iterable[Permission], doing: str) -> None:
+    """Raise `Forbidden` where a change would be made to somebody, or to a role, with more to say than the
+    actor has. `model:invoke` says nothing here: whoever looks after teams need not use their models."""
+    administrative = [permission for permission in affected if permission.verb != "model:invoke"]
+    refuse_more_than_held(actor, administrative, doing)
+
+
 @asynccontextmanager
 async def administration_kept(tx: Transaction, now: datetime.datetime) -> AsyncIterator[None]:
     """Around a change that may take somebody's way of administering away. Raises `Conflict` at its end."""
     await principals.lock_administering(tx.session)
-    before = await principals.count_administering(tx.session, now)
+    before = await principals.ways_of_administering(tx.session, now)
     yield
     await tx.session.flush()
-    if before and not await principals.count_administering(tx.session, now):
+    if before - await principals.ways_of_administering(tx.session, now):
         raise Conflict(
             "last_administrator",
             "after this nobody could administer FastLLM any more: give another principal the role `admin`"

@@ -6,17 +6,23 @@ import datetime
 
 from fastllm_control.errors import Conflict, Invalid
 from fastllm_control.naming import missing, refuse_uuid
-from fastllm_control.repositories import principals, roles, sessions
-from fastllm_control.services.grants import administration_kept, refuse_more_than_held
+from fastllm_control.repositories import conditions, principals, roles, sessions
+from fastllm_control.services.grants import (
+    administration_kept,
+    refuse_against_stronger,
+    refuse_more_than_held,
+)
 from fastllm_control.tables.access import Principal
 from fastllm_control.transaction import SECRET_SET, Change, Transaction
 from fastllm_shared.ids import uuid7
 from fastllm_shared.snapshot import PrincipalKind
 
 
-async def require(tx: Transaction, reference: str, field: str | None = None) -> Principal:
+async def require(
+    tx: Transaction, reference: str, field: str | None = None, *, lock: bool = False
+) -> Principal:
     """The principal of an id or name. Raises `NotFound`, or `Invalid` when a body's `field` named it."""
-    found = await principals.find(tx.session, reference)
+    found = await principals.find(tx.session, reference, lock=lock)
     if found is None:
         absent = missing("principal", reference)
         raise absent if field is None else Invalid(absent.code, absent.message, field)
@@ -37,13 +43,15 @@ async def create(tx: Transaction, name: str, kind: PrincipalKind) -> Principal:
 
 
 async def rename(tx: Transaction, reference: str, name: str) -> Principal:
-    """Keys, grants, limits and usage hang on the id, and stay."""
-    row = await require(tx, reference)
+    """Keys, grants, limits and usage hang on the id, and stay; rules that name the principal follow."""
+    row = await require(tx, reference, lock=True)
     if name == row.name:
         return row
+    await _refuse_stronger(tx, row, f"renaming {row.name!r}")
     refuse_uuid(name)
     await _refuse_taken(tx, name)
     tx.audit("principal.update", "principal", row.id, name, {"name": Change(row.name, name)})
+    await conditions.rename(tx.session, "principals", row.name, name)
     row.name = name
     tx.content_changed()
     return row
@@ -52,7 +60,8 @@ async def rename(tx: Transaction, reference: str, name: str) -> Principal:
 async def delete(tx: Transaction, reference: str, now: datetime.datetime) -> None:
     """With its keys, sessions, limits and budget; usage keeps the name."""
     async with administration_kept(tx, now):
-        row = await require(tx, reference)
+        row = await require(tx, reference, lock=True)
+        await _refuse_stronger(tx, row, f"deleting {row.name!r}")
         await tx.session.delete(row)
         tx.audit("principal.delete", "principal", row.id, row.name, {"kind": Change(row.kind, None)})
         tx.content_changed()
@@ -81,6 +90,8 @@ async def take_role(tx: Transaction, reference: str, role: str, now: datetime.da
         taken = await roles.find(tx.session, role)
         if taken is None:
             raise _no_role(role)
+        held = (await roles.permissions(tx.session, [taken.id]))[taken.id]
+        refuse_against_stronger(tx.actor, held, f"taking the role {taken.name!r}")
         before = await principals.role_names(tx.session, row.id)
         if not await principals.drop_role(tx.session, row.id, taken.id):
             raise missing("role", role, "role")
@@ -92,7 +103,7 @@ async def take_role(tx: Transaction, reference: str, role: str, now: datetime.da
 
 async def set_password(tx: Transaction, reference: str, password_hash: str) -> Principal:
     """Ends the principal's other sessions. Raises `Invalid` for a service account: it logs in with keys."""
-    row = await require(tx, reference)
+    row = await require(tx, reference, lock=True)
     if row.kind != "user":
         raise Invalid(
             "not_a_person", "only a principal of the kind `user` has a password; service accounts have keys"
@@ -104,6 +115,10 @@ async def set_password(tx: Transaction, reference: str, password_hash: str) -> P
     await sessions.revoke_all(tx.session, row.id, but=tx.actor.session_id)
     tx.audit("principal.set_password", "principal", row.id, row.name, {"password": Change(None, SECRET_SET)})
     return row
+
+
+async def _refuse_stronger(tx: Transaction, row: Principal, doing: str) -> None:
+    refuse_against_stronger(tx.actor, await principals.permissions(tx.session, row.id), doing)
 
 
 async def _refuse_taken(tx: Transaction, name: str) -> None:

@@ -7,16 +7,20 @@ import datetime
 from fastllm_control.access import Permission
 from fastllm_control.errors import Conflict, Invalid, NotFound
 from fastllm_control.naming import missing, refuse_uuid
-from fastllm_control.repositories import roles
-from fastllm_control.services.grants import administration_kept, refuse_more_than_held
+from fastllm_control.repositories import conditions, roles
+from fastllm_control.services.grants import (
+    administration_kept,
+    refuse_against_stronger,
+    refuse_more_than_held,
+)
 from fastllm_control.tables.access import Role
 from fastllm_control.transaction import Change, Transaction
 from fastllm_shared.ids import uuid7
 
 
-async def require(tx: Transaction, reference: str) -> Role:
+async def require(tx: Transaction, reference: str, *, lock: bool = False) -> Role:
     """The role of an id or name. Raises `NotFound`."""
-    found = await roles.find(tx.session, reference)
+    found = await roles.find(tx.session, reference, lock=lock)
     if found is None:
         raise missing("role", reference)
     return found
@@ -24,9 +28,7 @@ async def require(tx: Transaction, reference: str) -> Role:
 
 async def create(tx: Transaction, name: str) -> Role:
     """A new role without permissions. Raises `Conflict` when the name is taken."""
-    refuse_uuid(name)
-    if await roles.find(tx.session, name) is not None:
-        raise Conflict("already_exists", f"there is a role {name!r} already", "name")
+    await _refuse_taken(tx, name)
     row = Role(id=uuid7(), name=name, built_in=False)
     tx.session.add(row)
     await tx.session.flush()
@@ -35,11 +37,28 @@ async def create(tx: Transaction, name: str) -> Role:
     return row
 
 
+async def rename(tx: Transaction, reference: str, name: str) -> Role:
+    """Holders keep it, and rules that name it follow. Raises `Conflict` when the name is taken."""
+    row = await require(tx, reference, lock=True)
+    if name == row.name:
+        return row
+    _refuse_built_in(row)
+    held = (await roles.permissions(tx.session, [row.id]))[row.id]
+    refuse_against_stronger(tx.actor, held, f"renaming the role {row.name!r}")
+    await _refuse_taken(tx, name)
+    tx.audit("role.update", "role", row.id, name, {"name": Change(row.name, name)})
+    await conditions.rename(tx.session, "roles", row.name, name)
+    row.name = name
+    tx.content_changed()
+    return row
+
+
 async def delete(tx: Transaction, reference: str, now: datetime.datetime) -> None:
     """Whoever held it no longer does."""
     async with administration_kept(tx, now):
         row = await _changeable(tx, reference)
         held = (await roles.permissions(tx.session, [row.id]))[row.id]
+        refuse_against_stronger(tx.actor, held, f"deleting the role {row.name!r}")
         holders = await roles.count_holders(tx.session, row.id)
         await tx.session.delete(row)
         changes = {"permissions": Change(_shown(held), None), "holders": Change(holders, 0)}
@@ -67,6 +86,7 @@ async def drop_permission(
     async with administration_kept(tx, now):
         row = await _changeable(tx, reference)
         checked = checked_permission(permission)
+        refuse_against_stronger(tx.actor, [checked], f"taking from the role {row.name!r}")
         before = (await roles.permissions(tx.session, [row.id]))[row.id]
         if not await roles.drop_permission(tx.session, row.id, checked):
             message = f"the role {row.name!r} does not hold {checked.verb} on {checked.resource}"
@@ -76,6 +96,12 @@ async def drop_permission(
         tx.audit("role.drop_permission", "role", row.id, row.name, changes)
         tx.content_changed()
     return row
+
+
+async def _refuse_taken(tx: Transaction, name: str) -> None:
+    refuse_uuid(name)
+    if await roles.find(tx.session, name) is not None:
+        raise Conflict("already_exists", f"there is a role {name!r} already", "name")
 
 
 def checked_permission(permission: Permission) -> Permission:
@@ -92,11 +118,15 @@ def checked_permission(permission: Permission) -> Permission:
 
 
 async def _changeable(tx: Transaction, reference: str) -> Role:
-    row = await require(tx, reference)
+    row = await require(tx, reference, lock=True)
+    _refuse_built_in(row)
+    return row
+
+
+def _refuse_built_in(row: Role) -> None:
     if row.built_in:
         message = f"{row.name!r} is one of the built-in roles, which do not change: make a role of your own"
         raise Conflict("built_in_role", message)
-    return row
 
 
 def _shown(permissions: list[Permission]) -> list[str]:

@@ -13,7 +13,7 @@ from fastllm_control.access import Actor, Permission, Verb
 from fastllm_control.errors import Conflict, Forbidden
 from fastllm_control.repositories import principals as repository
 from fastllm_control.services import keys, principals, roles
-from fastllm_control.services.grants import covers, refuse_more_than_held
+from fastllm_control.services.grants import covers, refuse_against_stronger, refuse_more_than_held
 from fastllm_control.transaction import Transaction
 from tests.fakes.access import COMMAND, Access
 from tests.fakes.database import blocked
@@ -36,6 +36,14 @@ ONE, ALL = Permission("model:invoke", "model/a"), Permission("model:invoke", "mo
 )
 def test_what_covers_what(held: list[Permission], wanted: Permission, covered: bool) -> None:
     assert covers(held, wanted) is covered
+
+
+def test_what_says_nothing_of_administering_makes_nobody_stronger() -> None:
+    clerk = Actor(name="clerk", via="key", permissions=frozenset({Permission("access:write")}))
+    refuse_against_stronger(clerk, [ALL, Permission("access:write")], "deleting")
+    with pytest.raises(Forbidden, match=r"deleting takes .*: config:write on \*$"):
+        refuse_against_stronger(clerk, [ALL, Permission("config:write")], "deleting")
+    refuse_against_stronger(COMMAND, [Permission("config:write")], "deleting")
 
 
 def test_the_refusal_names_all_that_is_missing() -> None:
@@ -99,6 +107,29 @@ async def test_the_last_admin_key_cannot_be_revoked_and_an_expired_one_does_not_
     async with access.database.begin(COMMAND) as tx:
         successor = await keys.rotate(tx, kept.id, 0, access.now)
     assert successor.scope == "admin"
+
+
+async def test_the_last_who_may_grant_any_model_stays(access: Access) -> None:
+    """Others may do everything else: without `model/*` they could never give anybody a model."""
+    await access.admin("ada")
+    await access.role("rest", *((verb, "*") for verb in get_args(Verb) if verb != "model:invoke"))
+    await access.principal("bob", "rest", password_hash="$argon2id$x")
+    with pytest.raises(Conflict):
+        async with access.database.begin(COMMAND) as tx:
+            await principals.take_role(tx, "ada", "admin", access.now)
+    async with access.database.begin(COMMAND) as tx:
+        await principals.delete(tx, "bob", access.now)
+
+
+async def test_the_last_who_may_write_access_stays_though_nobody_may_everything(access: Access) -> None:
+    await access.role("clerks", ("access:write", "*"))
+    await access.principal("ada", "clerks", password_hash="$argon2id$x")
+    await access.principal("bob", "operator", password_hash="$argon2id$x")
+    with pytest.raises(Conflict):
+        async with access.database.begin(COMMAND) as tx:
+            await roles.drop_permission(tx, "clerks", Permission("access:write"), access.now)
+    async with access.database.begin(COMMAND) as tx:
+        await principals.delete(tx, "bob", access.now)
 
 
 async def test_where_nobody_administers_nothing_is_in_the_way(access: Access) -> None:

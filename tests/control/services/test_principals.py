@@ -10,9 +10,11 @@ from fastllm_control.access import Actor, Permission
 from fastllm_control.errors import Conflict, Forbidden, Invalid, NotFound
 from fastllm_control.failures import refusal_of
 from fastllm_control.services import principals
+from fastllm_control.tables.configuration import RoutingRule
 from fastllm_control.transaction import Database
 from fastllm_shared.ids import uuid7
 from tests.fakes.access import COMMAND, Access
+from tests.fakes.configuration import Stock
 
 HASH = "$argon2id$canary"
 
@@ -121,6 +123,52 @@ async def test_nobody_takes_over_an_account_that_holds_more(access: Access, data
     await set_password(database, clerk, "clerk")
     passwords = await access.rows("SELECT password_hash FROM principals ORDER BY name")
     assert passwords == [(HASH,), (HASH,), ("$argon2id$of-root",)]
+
+
+async def test_nobody_does_anything_to_those_who_hold_more(access: Access, database: Database) -> None:
+    await access.role("clerks", ("access:write", "*"))
+    clerk = await access.principal("clerk", "clerks")
+    await access.admin("root")
+    await access.admin("second")
+    await access.principal("team", "inference")
+
+    async def delete(name: str) -> None:
+        async with database.begin(clerk) as tx:
+            await principals.delete(tx, name, access.now)
+
+    async def rename_to_x(name: str) -> None:
+        async with database.begin(clerk) as tx:
+            await principals.rename(tx, name, "x")
+
+    async def take(name: str, role: str) -> None:
+        async with database.begin(clerk) as tx:
+            await principals.take_role(tx, name, role, access.now)
+
+    for attempt in (delete("root"), rename_to_x("root"), take("root", "admin")):
+        with pytest.raises(Forbidden) as refused:
+            await attempt
+        assert refused.value.code == "more_than_held"
+    # To invoke models is nothing that a clerk must be able to do to look after those who can.
+    await take("team", "inference")
+    await rename_to_x("team")
+    await delete("x")
+    await delete("clerk")
+
+
+async def test_rules_that_name_a_principal_follow_it(access: Access, database: Database) -> None:
+    await access.principal("ada")
+    model = await Stock(database).frontend("a")
+    async with database.begin(COMMAND) as tx:
+        for position, when in enumerate(({"principals": ["ada"], "stream": True}, {"roles": ["ada"]}, {})):
+            tx.session.add(
+                RoutingRule(id=uuid7(), frontend_model_id=model, position=position, conditions=when)
+            )
+    await rename(database, "ada", "grace")
+    assert await access.rows("SELECT conditions FROM routing_rules ORDER BY position") == [
+        ({"principals": ["grace"], "stream": True},),
+        ({"roles": ["ada"]},),
+        ({},),
+    ]
 
 
 async def test_a_password_is_neither_audited_nor_content(access: Access, database: Database) -> None:

@@ -6,15 +6,18 @@ import asyncio
 
 import pytest
 
-from fastllm_control.access import Actor, Permission
+from fastllm_control.access import Actor, Permission, Verb
 from fastllm_control.errors import Conflict, Forbidden, Invalid, NotFound
 from fastllm_control.failures import refusal_of
 from fastllm_control.services import principals, roles
+from fastllm_control.tables.configuration import RoutingRule
 from fastllm_control.transaction import Database
 from fastllm_shared.ids import uuid7
 from tests.fakes.access import COMMAND, Access
+from tests.fakes.configuration import Stock
 
-GRANT = Permission("model:invoke", "model/a")
+GRANT_OF_A: tuple[Verb, str] = ("model:invoke", "model/a")
+GRANT = Permission(*GRANT_OF_A)
 
 
 async def add(database: Database, actor: Actor, role: str, permission: Permission) -> int | None:
@@ -53,6 +56,67 @@ async def test_nobody_puts_more_into_a_role_than_they_hold(access: Access, datab
     assert await access.version() == before
     await access.role("team")
     assert await add(database, clerk, "team", GRANT) is not None
+
+
+async def rename(database: Database, actor: Actor, reference: str, name: str) -> int | None:
+    async with database.begin(actor) as tx:
+        assert (await roles.rename(tx, reference, name)).name == name
+    return tx.version
+
+
+async def test_a_renamed_role_keeps_holders_permissions_and_rules(access: Access, database: Database) -> None:
+    await access.role("team", GRANT_OF_A)
+    before = await access.principal("ada", "team")
+    stock = Stock(database)
+    model = await stock.frontend("a")
+    async with database.begin(COMMAND) as tx:
+        when = {"roles": ["other", "team"], "principals": ["team"]}
+        tx.session.add(RoutingRule(id=uuid7(), frontend_model_id=model, position=0, conditions=when))
+    assert await rename(database, COMMAND, "team", "team b") is not None
+    assert (await access.actor("ada")).permissions == before.permissions == {GRANT}
+    assert await access.rows("SELECT conditions FROM routing_rules") == [
+        ({"roles": ["other", "team b"], "principals": ["team"]},)
+    ]
+    assert await rename(database, COMMAND, "team b", "team b") is None
+    assert (await access.audited()).count("role.update") == 1
+
+
+async def test_names_that_a_role_cannot_take(access: Access, database: Database) -> None:
+    await access.role("team")
+    await access.role("other")
+    for name, kind in (("admin", Conflict), ("other", Conflict), (str(uuid7()), Invalid)):
+        with pytest.raises(kind) as refused:
+            await rename(database, COMMAND, "team", name)
+        assert refused.value.field == "name"
+    with pytest.raises(Conflict, match="built-in"):
+        await rename(database, COMMAND, "viewer", "watchers")
+    assert await rename(database, COMMAND, "viewer", "viewer") is None
+
+
+async def test_nobody_changes_a_role_that_holds_more_than_they_do(access: Access, database: Database) -> None:
+    await access.role("strong", ("config:write", "*"), ("access:write", "*"), ("model:invoke", "model/a"))
+    await access.role("clerks", ("access:write", "*"))
+    clerk = await access.principal("clerk", "clerks")
+    await access.principal("ada", "strong")
+
+    async def drop(permission: Permission) -> None:
+        async with database.begin(clerk) as tx:
+            await roles.drop_permission(tx, "strong", permission, access.now)
+
+    async def delete(role: str) -> None:
+        async with database.begin(clerk) as tx:
+            await roles.delete(tx, role, access.now)
+
+    for attempt in (
+        drop(Permission("config:write")),
+        delete("strong"),
+        rename(database, clerk, "strong", "x"),
+    ):
+        with pytest.raises(Forbidden, match="config:write"):
+            await attempt
+    await drop(GRANT)
+    await access.role("weak", ("access:write", "*"), ("model:invoke", "model/*"))
+    await delete("weak")
 
 
 @pytest.mark.parametrize("name", ["viewer", "admin"])
