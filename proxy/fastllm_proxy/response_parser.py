@@ -23,6 +23,9 @@ MAX_HEADERS = 128
 MAX_INTERIM = 16
 """Interim (1xx) responses before the real one. A server has reason to send two or three."""
 
+_KEPT_BYTES = 1024
+"""What is no longer than this is kept as it is, where its end alone is needed."""
+
 _HEAD_END = b"\r\n\r\n"
 _START = b"HTTP/1."
 _INTERIM = ord("1")  # the first digit of such a status, after `HTTP/1.1 `
@@ -51,7 +54,7 @@ class ResponseParser:
     `reusable` says whether the connection may carry another request.
 
     Framing state: `_head_bytes` counts the heads, interim ones included; `_length` is the body's, or
-    `_chunked`; `_tail` holds the last bytes of a chunked body, `_barren` counts framing since the last of
+    `_chunked`; `_tail` ends in the last bytes of a chunked body, `_barren` counts framing since the last of
     its body bytes.
     """
 
@@ -82,7 +85,7 @@ class ResponseParser:
         self._bodyless = False
         self._excess = False
         self._partial: bytearray | None = None
-        self._tail = b""
+        self._tail: bytes | bytearray = b""
         self._barren = 0
         self.complete = True
         self.reusable = False
@@ -120,13 +123,15 @@ class ResponseParser:
         pieces.clear()
         return piece
 
-    def feed(self, data: bytes) -> None:
-        """Takes what the socket gave. Raises `BadResponse`; bytes after the end only end the reuse."""
+    def feed(self, data: bytes | bytearray) -> None:
+        """Takes what the socket gave, which must not change afterwards. Raises `BadResponse`; bytes after the
+        end only end the reuse."""
         ended = self.complete
         if ended:
             self._exceed()
             return
-        self.received += len(data)
+        size = len(data)
+        self.received += size
         if self.head is None:
             # Nearly always the whole head comes in one piece and is no interim one: llhttp gets all at once.
             end = data.find(_HEAD_END)
@@ -142,7 +147,8 @@ class ResponseParser:
             self._refuse(error)
         if self._chunked:
             if self.pieces and not self.complete:
-                self._tail = data[-5:]
+                # Cutting the end out of each event costs more than keeping the last event.
+                self._tail = data if size <= _KEPT_BYTES else data[-5:]
                 self._barren = 0
             else:
                 self._check_chunks(data)
@@ -160,7 +166,7 @@ class ResponseParser:
             raise ConnectionReset(f"closed {where}", received=self.received)
         self.complete = True
 
-    def _feed_heads(self, data: bytes) -> None:
+    def _feed_heads(self, data: bytes | bytearray) -> None:
         """Feeds one head after the other, so that it is known where each of them ends."""
         while data and self.head is None:
             if self._partial is None:
@@ -201,7 +207,7 @@ class ResponseParser:
             raise refused from None
         raise BadResponse(f"malformed response: {error}") from error
 
-    def _check_chunks(self, data: bytes) -> None:
+    def _check_chunks(self, data: bytes | bytearray) -> None:
         """Finds bytes beyond the end (llhttp skips line ends there), and framing that brings no body."""
         tail = (self._tail + data[-5:])[-5:]
         if self.complete:

@@ -29,6 +29,27 @@ SHORT_BYTES = 65_536
 """A body up to this length is read whole, and not held back before it is."""
 
 
+_ASKED = 65_536
+"""What libuv asks room for; the answer to any other size is the same, and only slower."""
+
+
+class _Room(dict[int, memoryview]):
+    """Where a connection's bytes are read to: a dictionary, since its lookup serves as `get_buffer` without a
+    frame of Python's for each event of each stream."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: memoryview) -> None:
+        self._whole = self[_ASKED] = whole
+
+    def __missing__(self, asked: int) -> memoryview:
+        return self[_ASKED]
+
+    def size(self, size: int | None) -> None:
+        """From now on reads bring at most so much, or as much as there is room for."""
+        self[_ASKED] = self._whole[:size]
+
+
 class Owner(Protocol):
     """What a connection tells the pool that it belongs to."""
 
@@ -51,9 +72,10 @@ class UpstreamConnection(Sending):
 
     __slots__ = (
         "_buffer",
-        "_into",
         "_owner",
         "_paused",
+        "_room",
+        "get_buffer",
         "held",
         "idle_since",
         "reused",
@@ -64,12 +86,13 @@ class UpstreamConnection(Sending):
     def __init__(
         self, owner: Owner, loop: asyncio.AbstractEventLoop, timers: TimerWheel, buffer: memoryview
     ) -> None:
-        """`buffer` is what sockets are read into. Every read is taken out before the next one begins, so all
-        connections of a process share one."""
+        """`buffer` is a bytearray that sockets are read into. Every read is taken out before the next one
+        begins, so all connections of a process share one."""
         super().__init__(loop, timers)
         self._owner = owner
-        self._buffer = buffer
-        self._into = buffer  # the part of it that is read into
+        self._buffer = cast(bytearray, buffer.obj)
+        self._room = _Room(buffer)
+        self.get_buffer = self._room.__getitem__  # type: ignore[assignment]  # takes its argument by position
         self.held = True
         self._paused = False
         self.sink: Callable[[bytes], None] | None = None
@@ -114,7 +137,7 @@ class UpstreamConnection(Sending):
         the holder has paused, silence is no timeout.
         """
         self.sink = sink
-        self._into = self._buffer[:PIPED_BYTES]
+        self._room.size(PIPED_BYTES)
         waiter: asyncio.Future[None] = self._wait(max(idle_seconds, first_seconds))
         self._limit = idle_seconds
         if self._paused:
@@ -154,7 +177,7 @@ class UpstreamConnection(Sending):
             return
         self.held = False
         self.sink = None
-        self._into = self._buffer
+        self._room.size(None)
         self._waiter = None
         if self._paused:
             self.resume()
@@ -187,13 +210,10 @@ class UpstreamConnection(Sending):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNSENT_BYTES)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._into
-
     def buffer_updated(self, nbytes: int) -> None:
         parser = self._parser
         try:
-            parser.feed(bytes(self._buffer[:nbytes]))
+            parser.feed(self._buffer[:nbytes])
         except BadResponse as error:
             if parser.pieces and self.sink is not None:
                 self._deliver(self.sink)
@@ -201,9 +221,19 @@ class UpstreamConnection(Sending):
                 self._settle(None)  # what came before it is read first
             self._fail(error)
             return
-        if self.sink is not None:
-            if parser.pieces:
-                self._deliver(self.sink)
+        sink = self.sink
+        if sink is not None:
+            pieces = parser.pieces
+            if len(pieces) == 1:  # as `_deliver` does: one call less for each event of each stream
+                self._deadline = deadline = self._timers.next + self._limit
+                if deadline < self._timer_due:
+                    self._arm(self._limit)
+                try:
+                    sink(pieces.pop())
+                except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe
+                    self._sink_failed(error)
+            elif pieces:
+                self._deliver(sink)
             if parser.complete:
                 self._settle(None)
         elif not self.held:
@@ -284,14 +314,14 @@ class UpstreamConnection(Sending):
         deadline = self._deadline = self._timers.next + self._limit
         if deadline < self._timer_due:
             self._arm(self._limit)  # it was set for the first piece, which may take longer than the next
-        pieces = self._parser.pieces  # as `take` does: one call less for each event of each stream
-        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
         try:
-            sink(piece)
+            sink(self._parser.take())
         except Exception as error:  # noqa: BLE001 - raised by whoever awaits the pipe
-            self._settle(error)
-            self._fail(ConnectionReset("given up", received=self._parser.received))
+            self._sink_failed(error)
+
+    def _sink_failed(self, error: Exception) -> None:
+        self._settle(error)
+        self._fail(ConnectionReset("given up", received=self._parser.received))
 
     def _fail(self, error: UpstreamError) -> None:
         if self._failure is None:
