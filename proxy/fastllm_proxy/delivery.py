@@ -9,9 +9,9 @@ from fastllm_proxy.answer_headers import AnswerHeaders
 from fastllm_proxy.compressed import mirror_of
 from fastllm_proxy.error_text import error_answer, excerpt, read_error, readable_text
 from fastllm_proxy.mirror import WholeAnswer
-from fastllm_proxy.outcomes import Failure
+from fastllm_proxy.outcomes import ErrorEvent, Failure
 from fastllm_proxy.rejections import names_missing_model, subject_of_event
-from fastllm_proxy.relay import ErrorEvent, Relay, RelayTimes
+from fastllm_proxy.relay import Relay, RelayTimes
 from fastllm_proxy.verdict import COOL_SECONDS, REJECTED_COOL_SECONDS, Verdict, cool_seconds, judge
 
 if TYPE_CHECKING:

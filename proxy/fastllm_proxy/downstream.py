@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from fastllm_proxy.body import RequestBody
     from fastllm_proxy.connection import ClientConnection
     from fastllm_proxy.heads import Request
+    from fastllm_proxy.outflow import Outflow
 
 JOINED_BYTES: Final = 64 * 1024
 """Up to here copying head and body into one piece is cheaper than a second write."""
 
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-_READY_SIZES: Final = 2048
-_SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(_READY_SIZES))
+READY_SIZES: Final = 2048
+SIZE_LINES: Final = tuple(b"%x\r\n" % size for size in range(READY_SIZES))
 """Of small chunks, as streams consist of: making one for each event costs more than looking it up."""
 
 _WITHOUT_BODY: Final = frozenset((204, 304))
@@ -40,11 +41,11 @@ def status_line(status: int) -> bytes:
 class Downstream:
     __slots__ = (
         "_bodyless",
-        "_chunked",
         "_connection",
         "_old_client",
         "_request_body",
         "_until_close",
+        "chunked",
         "ended",
         "keep_alive",
         "request_id",
@@ -69,7 +70,7 @@ class Downstream:
             self.keep_alive = request.keep_alive
             self._bodyless = request.method == "HEAD"
             self._old_client = request.old  # it speaks HTTP/1.0, which knows no chunks
-        self._chunked = False
+        self.chunked = False
         self._until_close = False
         self.started = False
         self.ended = False
@@ -79,6 +80,11 @@ class Downstream:
     def connected(self) -> bool:
         """Whether the client is still there, as far as is known."""
         return self._connection.transport is not None
+
+    @property
+    def outflow(self) -> Outflow:
+        """Whose `transport` it is."""
+        return self._connection
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -123,7 +129,7 @@ class Downstream:
             return
         if not first or self._bodyless:
             transport.write(head)
-        elif self._chunked:
+        elif self.chunked:
             transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first))
         else:
             transport.write(head + first)
@@ -133,11 +139,11 @@ class Downstream:
         transport = self._connection.transport
         if transport is None or not piece or self._bodyless:
             return
-        if not self._chunked:
+        if not self.chunked:
             transport.write(piece)
             return
         size = len(piece)
-        line = _SIZE_LINES[size] if size < _READY_SIZES else b"%x\r\n" % size
+        line = SIZE_LINES[size] if size < READY_SIZES else b"%x\r\n" % size
         if size <= JOINED_BYTES:
             transport.write(b"".join((line, piece, b"\r\n")))
         else:
@@ -149,7 +155,7 @@ class Downstream:
             return
         self.ended = True
         transport = self._connection.transport
-        if self._chunked and transport is not None:
+        if self.chunked and transport is not None:
             transport.write(b"0\r\n\r\n")
 
     def cut(self) -> None:
@@ -189,7 +195,7 @@ class Downstream:
             self.keep_alive = False
         else:
             framing = b"transfer-encoding: chunked\r\n"
-            self._chunked = not self._bodyless
+            self.chunked = not self._bodyless
         if self.keep_alive:
             body = self._request_body
             self.keep_alive = (

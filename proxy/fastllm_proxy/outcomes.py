@@ -37,6 +37,14 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class ErrorEvent(UpstreamError):
+    """The first event of a stream was an error. `answer` is what came so far."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__("the stream began with an error event")
+        self.answer = answer
+
+
 class Failure(msgspec.Struct, frozen=True):
     kind: Kind
     reason: str

@@ -20,13 +20,15 @@ import msgspec
 
 from fastllm_proxy.compressed import mirror_of
 from fastllm_proxy.dialects import anthropic, openai
+from fastllm_proxy.downstream import READY_SIZES, SIZE_LINES
 from fastllm_proxy.errors import UpstreamError, UpstreamTimeout
-from fastllm_proxy.outcomes import Answer
-from fastllm_proxy.sse import END_BYTES, PING, UsageHider, ends_event, event_end, fields
+from fastllm_proxy.outcomes import Answer, ErrorEvent
+from fastllm_proxy.sse import END_BYTES, PING, USAGE, UsageHider, ends_event, event_end, fields
 from fastllm_proxy.stall import StallWatch
 
 if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
+    from fastllm_proxy.outflow import Outflow
     from fastllm_proxy.response_parser import ResponseHead
     from fastllm_proxy.timers import Timer, TimerWheel
     from fastllm_proxy.upstream_connection import UpstreamConnection
@@ -45,14 +47,6 @@ class RelayTimes(msgspec.Struct, frozen=True):
     error: float = 15.0
     ping: float | None = None
     stalled: float = 300.0
-
-
-class ErrorEvent(UpstreamError):
-    """The first event of a stream was an error. `answer` is what came so far."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__("the stream began with an error event")
-        self.answer = answer
 
 
 class Relay:
@@ -74,6 +68,7 @@ class Relay:
         "_looked",
         "_looks_left",
         "_mirror",
+        "_outflow",
         "_pinging",
         "_scanned",
         "_silent",
@@ -103,6 +98,7 @@ class Relay:
         self._connection = connection
         self._downstream = exchange.downstream
         self._write = exchange.downstream.write
+        self._outflow: Outflow | None = None  # set where `_flow` may write chunks to it
         self._head = head
         self._headers = headers
         self._compressed = bool(coding)
@@ -189,12 +185,20 @@ class Relay:
             self._note_first()
         hider = self._hider
         # Most pieces are whole events without usage: there is nothing to hide in them.
-        if hider is not None and (hider.held or b'"usage"' in piece or piece[-2:] != b"\n\n"):
+        if hider is not None and (hider.held or piece.find(USAGE) >= 0 or piece[-2:] != b"\n\n"):
             piece = hider.feed(piece)
             if not piece:
                 self._silent = True
                 return
-        self._write(piece)
+        outflow = self._outflow
+        size = len(piece)
+        if outflow is not None and 0 < size < READY_SIZES:  # as `Downstream.write` does
+            transport = outflow.transport
+            if transport is not None:
+                transport.write(SIZE_LINES[size] + piece + b"\r\n")
+            return
+        write = self._write
+        write(piece)
 
     def _flow_compressed(self, piece: bytes) -> None:
         """The same for what cannot be read."""
@@ -262,6 +266,8 @@ class Relay:
         self._silent = exchange.first_byte_at is None
         self._connection.sink = self._flow_compressed if self._compressed else self._flow
         self._downstream.start(self._head.status, self._headers, self._length(), first)
+        if self._downstream.chunked:
+            self._outflow = self._downstream.outflow
         if self._downstream.paused and self._stall is None:  # since before this answer
             self._hold_back()
 

@@ -27,6 +27,9 @@ _LINE_ENDS: Final = b"\r\n"
 _MARK: Final = b"\xef\xbb\xbf"  # a byte order mark, which may begin a stream
 _CR: Final = ord("\r")
 
+USAGE: Final = b'"usage"'
+"""To be looked for with `find`: `in` tries it as a number first, and an exception is made for each event."""
+
 
 class _Chunk(msgspec.Struct, frozen=True):
     # `Raw | None` would take nothing but null; empty stands for absent.
@@ -63,7 +66,7 @@ def fields(event: bytes | bytearray) -> tuple[bytes, bytes]:
 
 def is_usage_event(event: bytes) -> bool:
     """Whether it is the extra event that `stream_options.include_usage` brings: no choices, but usage."""
-    if b'"usage"' not in event:
+    if event.find(USAGE) < 0:
         return False
     try:
         chunk = _decode_chunk(fields(event)[1])
@@ -93,7 +96,7 @@ class UsageHider:
     def feed(self, piece: bytes) -> bytes:
         """What may be written now; possibly nothing."""
         # Most pieces are whole events without usage.
-        if not self.held and b'"usage"' not in piece and piece.endswith((b"\n\n", b"\r\n\r\n")):
+        if not self.held and piece.find(USAGE) < 0 and piece.endswith((b"\n\n", b"\r\n\r\n")):
             return piece
         passed: list[bytes] = []
         if self._line_open and piece:
