@@ -218,7 +218,7 @@ class Replica:
 
     def _make_pipeline(self) -> Pipeline:
         settings = self._settings
-        gates, retries = Gates(), RetryBudget()
+        gates, retries, balancer = Gates(), RetryBudget(), Balancer()
         dispatcher = Dispatcher(
             patience=Patience(settings.upstream_timeout, settings.response_timeout),
             delivery=Delivery(timers=self._timers, times=RelayTimes(ping=settings.sse_ping)),
@@ -230,7 +230,7 @@ class Replica:
         )
         forwarder = Forwarder(
             max_retries=settings.max_retries,
-            balancer=Balancer(),
+            balancer=balancer,
             gates=gates,
             dispatcher=dispatcher,
             retries=retries,
@@ -243,6 +243,7 @@ class Replica:
             access_log=self._access_log,
         )
         return Pipeline(
+            balancer=balancer,
             forwarder=forwarder,
             limits=Limits(),
             meter=meter,

@@ -7,20 +7,24 @@ State and who changes it:
     ejection            `health` (probes); traffic ejection comes later
     cooling_until       `forward` (429, 503 with Retry-After, credential rejections)
     answer_headers      `delivery` (those of the last answer)
-    latency             `forward` (EWMA of time to first byte, seconds; `None` before the first sample)
+    latency, latency_at `traffic` (EWMA of time to first byte, seconds; when it had its last sample)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from fastllm_shared.hashing import seed_of
 from fastllm_shared.health import Ejection
-from fastllm_shared.routing import seed_of
 from fastllm_shared.snapshot import BackendEntry, ProviderEntry, ProviderModelEntry
 
 if TYPE_CHECKING:
     from fastllm_proxy.answer_headers import AnswerHeaders
     from fastllm_proxy.upstream import UpstreamPool
+
+
+LATENCY_KEPT_SECONDS: Final = 60.0
+"""After the last sample."""
 
 
 class Backend:
@@ -34,6 +38,7 @@ class Backend:
         "id",
         "inflight",
         "latency",
+        "latency_at",
         "model",
         "own_headers",
         "pool",
@@ -73,11 +78,21 @@ class Backend:
         self.inflight = 0
         self.ejection: Ejection | None = None
         self.cooling_until = 0.0  # time.monotonic()
-        self.latency: float | None = None
+        self.latency = 0.0
+        self.latency_at = -LATENCY_KEPT_SECONDS  # time.monotonic()
 
     @property
     def healthy(self) -> bool:
         return self.ejection is None
+
+    def is_in_rotation(self, now: float) -> bool:
+        """Whether it is neither ejected nor cooling; `now` is `time.monotonic()`."""
+        return self.ejection is None and self.cooling_until <= now
+
+    def recent_latency(self, now: float) -> float | None:
+        """`latency` while it is worth something. Whoever was slow once gets no requests and so no samples
+        that could say that it is not any more."""
+        return self.latency if now - self.latency_at < LATENCY_KEPT_SECONDS else None
 
 
 class InFlight:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fastllm_proxy.exchange import Exchange
     from fastllm_proxy.gate import Gates
     from fastllm_proxy.view import Member, Target
-    from fastllm_shared.snapshot import Policy
 
 MAX_ATTEMPTS: Final = 4
 
@@ -68,7 +67,7 @@ class Candidates:
         for at, target in enumerate(chain):
             if self._used.get(at, 0) >= self._max_per_target:
                 continue
-            usable = [m for m in target.by_dialect[dialect] if _is_in_rotation(m.backend, now)]
+            usable = [m for m in target.by_dialect[dialect] if m.backend.is_in_rotation(now)]
             if self._tried:
                 usable = [m for m in usable if m.backend.id not in self._tried]
             if usable:
@@ -79,8 +78,7 @@ class Candidates:
     def _take(self, at: int, target: Target, usable: list[Member]) -> Backend:
         if len(usable) > 1:
             usable = [m for m in usable if self._gates.has_room(m.backend)] or usable
-        policy = policy_among_backends(target.policy, self._exchange.policy)
-        backend = self._balancer.choose(usable, policy, self._exchange)
+        backend = self._balancer.member(usable, target.policy, self._exchange, target.name).backend
         self._tried.add(backend.id)
         self._used[at] = self._used.get(at, 0) + 1
         return backend
@@ -121,15 +119,3 @@ def _how_far_out(backend: Backend, now: float) -> int:
     if ejection.path == "probe":
         return _SUSPECTED_AND_COOLING if cooling else _SUSPECTED
     return _EJECTED
-
-
-def _is_in_rotation(backend: Backend, now: float) -> bool:
-    return backend.ejection is None and backend.cooling_until <= now
-
-
-def policy_among_backends(own: Policy | None, listed: Policy | None) -> Policy | None:
-    """A pool's own; for a provider model the list's when it is set and not `weighted`; `None`: the
-    deployment's."""
-    if own is not None:
-        return own
-    return None if listed == "weighted" else listed

@@ -95,7 +95,7 @@ class Dispatcher:
             self._traffic.answered(backend, status)
             failure = await self._delivery.take(exchange, backend, connection, answer, sent_at + patience)
             if failure is None and exchange.first_byte_at is not None:
-                self._traffic.first_byte(backend, exchange.first_byte_at - sent_at)
+                self._traffic.first_byte(backend, exchange.first_byte_at - sent_at, exchange.first_byte_at)
         except UpstreamError as error:
             self._traffic.failed(backend, error)
             failure = failure_of(error)

@@ -7,9 +7,9 @@ from typing import Final
 from fastllm_proxy.exchange import Endpoint
 
 ENDPOINTS: Final = (
-    Endpoint(path="/chat/completions", label="/chat/completions", splices_usage=True),
-    Endpoint(path="/completions", label="/completions", splices_usage=True),
-    Endpoint(path="/responses", label="/responses", keeps_state=True),
+    Endpoint(path="/chat/completions", label="/chat/completions", splices_usage=True, generates=True),
+    Endpoint(path="/completions", label="/completions", splices_usage=True, generates=True),
+    Endpoint(path="/responses", label="/responses", keeps_state=True, generates=True),
     Endpoint(path="/embeddings", label="/embeddings"),
     Endpoint(path="/rerank", label="/rerank"),
     Endpoint(path="/score", label="/score"),
@@ -19,7 +19,7 @@ ENDPOINTS: Final = (
     Endpoint(path="/images/edits", label="/images/edits", takes_forms=True),
     Endpoint(path="/audio/transcriptions", label="/audio/transcriptions", takes_forms=True),
     Endpoint(path="/audio/translations", label="/audio/translations", takes_forms=True),
-    Endpoint(path="/messages", label="/messages", dialect="anthropic"),
+    Endpoint(path="/messages", label="/messages", dialect="anthropic", generates=True),
     Endpoint(path="/messages/count_tokens", label="/messages/count_tokens", dialect="anthropic"),
 )
 

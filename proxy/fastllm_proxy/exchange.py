@@ -6,9 +6,19 @@ Times named `…_at` are `time.monotonic()` seconds unless they say Unix.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from fastllm_shared.estimates import (
+    EXPECTED_GENERATION,
+    conversation_key,
+    conversation_start,
+    expected_cost,
+    prompt_tokens,
+    requested_tokens,
+)
+from fastllm_shared.targets import Dialect
 
 if TYPE_CHECKING:
     from fastllm_proxy.backends import Backend
@@ -19,10 +29,8 @@ if TYPE_CHECKING:
     from fastllm_proxy.mirror import Mirror
     from fastllm_proxy.peek import Peek
     from fastllm_proxy.view import Caller, FrontendModel, Target, View
-    from fastllm_shared.snapshot import Policy
+    from fastllm_shared.snapshot import ProviderModelEntry
     from fastllm_shared.usage import Refusal
-
-Dialect = Literal["openai", "anthropic"]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -30,7 +38,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     the Anthropic ones are `/messages…`, since an `api_base` ends in `/v1`); `label` is the metrics' and the
     usage rows' name. `splices_usage`: whether a stream of it may be asked for a usage event; `keeps_state`:
     whether a request may refer to what a backend kept of an earlier one; `takes_forms`: whether its body may
-    be a multipart form."""
+    be a multipart form; `generates`: whether it is answered in tokens."""
 
     path: str
     label: str
@@ -38,6 +46,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     splices_usage: bool = False
     keeps_state: bool = False
     takes_forms: bool = False
+    generates: bool = False
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
@@ -72,7 +81,7 @@ class Exchange:
         "injected_usage",
         "mirror",
         "peek",
-        "policy",
+        "prompt_estimate",
         "query",
         "refusal",
         "release_body",
@@ -121,10 +130,10 @@ class Exchange:
         # routing
         self.rule: int | None = None
         self.tag: str | None = None
-        self.policy: Policy | None = None  # of the list that was chosen
         self.chain: tuple[Target, ...] | None = None
-        # balancer, when there is a choice
+        # whoever asks first, see below
         self.affinity: int | None = None
+        self.prompt_estimate: int | None = None
         # forward
         self.attempts = 0
         self.backend: Backend | None = None  # of the last attempt
@@ -139,6 +148,55 @@ class Exchange:
         # pipeline, when the answer is ours
         self.code: str | None = None
         self.refusal: Refusal | None = None
+
+    # What routing asks of a request: found out when it is first asked for, while there is a body.
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.endpoint.dialect
+
+    def prompt_tokens(self) -> int:
+        """An estimate; of a form only what is text in it counts."""
+        found = self.prompt_estimate
+        if found is None:
+            form = self.form
+            found = prompt_tokens(self.body) if form is None else form.text_bytes // 4
+            self.prompt_estimate = found
+        return found
+
+    def requested_tokens(self) -> int | None:
+        """How many the client wants generated; `None` if it does not say."""
+        assert self.peek is not None
+        return requested_tokens(self.peek.members)
+
+    def conversation(self) -> int:
+        """The key of the conversation: see `estimates.conversation_key`."""
+        key = self.affinity
+        if key is None:
+            assert self.caller is not None
+            seen = self.peek
+            assert seen is not None
+            if self.form is None:
+                start = conversation_start(seen.members, self.body, seen.model_span[1])
+            else:
+                start = seen.model.encode()  # an upload is no turn of a conversation
+            key = self.affinity = conversation_key(self.caller.principal.id, start)
+        return key
+
+    def exceeds(self, tokens: int) -> bool:
+        """Whether prompt and requested generation together need more than so many tokens."""
+        requested = self.requested_tokens() or 0
+        if self.form is None and len(self.body) // 4 + requested <= tokens:
+            return False  # whatever is embedded in it
+        return self.prompt_tokens() + requested > tokens
+
+    def expected_cost(self, model: ProviderModelEntry) -> float | None:
+        """See `estimates.expected_cost`."""
+        generated = 0
+        if self.endpoint.generates:
+            requested = self.requested_tokens()
+            generated = EXPECTED_GENERATION if requested is None else requested
+        return expected_cost(model, self.prompt_tokens(), generated)
 
     def forget_body(self) -> None:
         """Lets the request's body go once no attempt will need it again: a stream may last for minutes, and

@@ -12,8 +12,9 @@ import msgspec
 
 from fastllm_proxy.dialects import anthropic, openai
 from fastllm_proxy.dialects.numbers import MAX_COUNT
-from fastllm_proxy.exchange import Dialect, TokenUsage
+from fastllm_proxy.exchange import TokenUsage
 from fastllm_proxy.mirror import Mirror
+from fastllm_shared.targets import Dialect
 
 _NAME: Final = b'"usage"'
 # An object whose members are plain or objects of plain ones: what a usage object is.

@@ -9,13 +9,13 @@ matters.
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from fastllm_proxy.errors import Refused
+from fastllm_shared.members import NotAnObject, scan
 
 Edit = tuple[int, int, bytes]
 """Replaces `body[start:end]`; an insertion where both are equal."""
@@ -24,7 +24,6 @@ Body = bytes | bytearray
 
 _UNREPEATABLE = ("model", "stream", "stream_options")
 _ASK = b'{"include_usage":true}'
-_BOM = b"\xef\xbb\xbf"
 _SPACE = rb"[ \t\n\r]*"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _MEMBER = re.compile(
@@ -34,7 +33,6 @@ _END = re.compile(_SPACE + rb"\}" + _SPACE + rb"\Z")
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_count = msgspec.json.Decoder(int).decode
 
 
 class Peek(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +54,7 @@ def peek(body: Body) -> Peek:
     try:
         members = _decode_members(body)
     except msgspec.ValidationError:
-        raise Refused(400, "invalid_json", "the request body is not a JSON object") from None
+        _refuse_kind()
     except RecursionError:
         _refuse_depth()
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -136,28 +134,11 @@ def splice(body: Body, edits: list[Edit]) -> list[bytes | bytearray | memoryview
     return pieces
 
 
-def requested_tokens(seen: Peek) -> int | None:
-    """How many tokens the client wants generated, all choices together; `None` if it does not say."""
-    members = seen.members
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        if name in members and (count := _count(members[name])) is not None:
-            choices = _count(members["n"]) if "n" in members else None
-            return count * (choices or 1)
-    return None
-
-
 def _model_of(raw: msgspec.Raw) -> str:
     try:
         return _decode_text(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         _refuse_model()
-
-
-def _count(raw: msgspec.Raw) -> int | None:
-    try:
-        return max(_decode_count(raw), 0)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 def _walk(body: Body, members: dict[str, msgspec.Raw]) -> tuple[int, int, int] | None:
@@ -206,74 +187,19 @@ def _peek_slowly(body: Body) -> Peek:
 
 
 def _scan(body: Body) -> list[tuple[str, int, int]]:
-    """Every member of a JSON object with the byte span of its value, by the standard library.
-
-    Raises `Refused` `invalid_json`.
-    """
-    skipped = len(_BOM) if body.startswith(_BOM) else 0
+    """Every member with the byte span of its value. Raises `Refused` `invalid_json`."""
     try:
-        text = str(memoryview(body)[skipped:], "utf-8")
-        members = _scan_text(text)
+        return scan(body)
     except RecursionError:
         _refuse_depth()
+    except NotAnObject:
+        _refuse_kind()
     except ValueError:
         raise Refused(400, "invalid_json", "the request body is not valid JSON") from None
-    if text.isascii():
-        return [(name, start + skipped, end + skipped) for name, start, end in members]
-    found = []
-    characters, offset = 0, skipped
-    for name, start, end in members:
-        value_at = offset + len(text[characters:start].encode())
-        offset = value_at + len(text[start:end].encode())
-        characters = end
-        found.append((name, value_at, offset))
-    return found
 
 
-_SPACE_TEXT = re.compile(r"[ \t\n\r]*")
-_NAME_TEXT = re.compile(r'[ \t\n\r]*("(?:[^"\\]++|\\.)*+")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
-_NEXT_TEXT = re.compile(r"[ \t\n\r]*([,}])")
-
-
-def _scan_text(text: str) -> list[tuple[str, int, int]]:
-    """Members with their spans in characters. Raises `ValueError` and `RecursionError`."""
-    # Numbers are not converted: one of thousands of digits is valid and would be refused or slow.
-    scanner = json.JSONDecoder(parse_int=_same, parse_float=_same, parse_constant=_refuse_constant)
-    position = _SPACE_TEXT.match(text).end()  # type: ignore[union-attr]  # matches everywhere
-    if text[position : position + 1] != "{":
-        raise Refused(400, "invalid_json", "the request body is not a JSON object")
-    position += 1
-    members: list[tuple[str, int, int]] = []
-    empty = _NEXT_TEXT.match(text, position)
-    if empty is not None and empty[1] == "}":
-        _expect_end(text, empty.end())
-        return members
-    while True:
-        name = _NAME_TEXT.match(text, position)
-        if name is None:
-            raise ValueError("a member's name was expected")
-        _, end = scanner.raw_decode(text, name.end())
-        members.append((json.loads(name[1]), name.end(), end))
-        following = _NEXT_TEXT.match(text, end)
-        if following is None:
-            raise ValueError("a comma or the object's end was expected")
-        position = following.end()
-        if following[1] == "}":
-            _expect_end(text, position)
-            return members
-
-
-def _expect_end(text: str, position: int) -> None:
-    if text[position:].strip(" \t\n\r"):
-        raise ValueError("something follows the object")
-
-
-def _same(text: str) -> Any:
-    return text
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
+def _refuse_kind() -> NoReturn:
+    raise Refused(400, "invalid_json", "the request body is not a JSON object") from None
 
 
 def _refuse_depth() -> NoReturn:

@@ -16,6 +16,7 @@ from fastllm_proxy.peek import peek
 from fastllm_proxy.routing import route
 
 if TYPE_CHECKING:
+    from fastllm_proxy.balancer import Balancer
     from fastllm_proxy.body import RequestBody
     from fastllm_proxy.exchange import Exchange
     from fastllm_proxy.forward import Forwarder
@@ -40,11 +41,12 @@ _REFUSALS: Final[dict[str | None, Refusal]] = {
 
 
 class Pipeline:
-    __slots__ = ("_forwarder", "_limits", "_max_body_bytes", "_meter", "_metrics", "_spools")
+    __slots__ = ("_balancer", "_forwarder", "_limits", "_max_body_bytes", "_meter", "_metrics", "_spools")
 
     def __init__(
         self,
         *,
+        balancer: Balancer,
         forwarder: Forwarder,
         limits: Limits,
         meter: Meter,
@@ -52,6 +54,7 @@ class Pipeline:
         spools: Spools,
         max_body_bytes: int,
     ) -> None:
+        self._balancer = balancer
         self._forwarder = forwarder
         self._limits = limits
         self._meter = meter
@@ -95,7 +98,7 @@ class Pipeline:
         assert exchange.peek is not None
         exchange.frontend = authorise(view, caller, exchange.peek.model)
         self._limits.admit(exchange)
-        route(exchange)
+        route(exchange, self._balancer)
         if exchange.endpoint.keeps_state:
             refuse_kept_state(exchange)
         await self._forwarder.forward(exchange)

@@ -13,7 +13,7 @@ from fastllm_proxy.errors import Refused
 
 if TYPE_CHECKING:
     from fastllm_proxy.downstream import Downstream
-    from fastllm_proxy.exchange import Dialect
+    from fastllm_shared.targets import Dialect
 
 JSON_HEADERS: Final = b"content-type: application/json\r\n"
 

@@ -135,7 +135,11 @@ def _backends_of(view: View | None) -> tuple[Backend, ...]:
 
 
 def _usable(model: FrontendModel) -> bool:
-    return any(member.backend.healthy for target in model.targets for member in target.members)
+    """Whether some request for it can be served. What a jump leads to is another model's matter."""
+    if any(rule.action == "jump" for rule in model.entry.rules):
+        return True
+    lists = (model.default, *model.by_rule.values())
+    return any(m.backend.healthy for targets in lists for target in targets.all for m in target.members)
 
 
 def _backend_health(backend: Backend, detail: bool) -> BackendHealth:

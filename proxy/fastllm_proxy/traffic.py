@@ -26,7 +26,8 @@ class Traffic:
     def answered(self, backend: Backend, status: int) -> None:
         """An attempt got a head."""
 
-    def first_byte(self, backend: Backend, seconds: float) -> None:
-        """A body began so long after its request was sent."""
-        known = backend.latency
+    def first_byte(self, backend: Backend, seconds: float, at: float) -> None:
+        """A body began so long after its request was sent, at `at` (`time.monotonic()`)."""
+        known = backend.recent_latency(at)
+        backend.latency_at = at
         backend.latency = seconds if known is None else known + _LATENCY_SHARE * (seconds - known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import Final
+from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -25,10 +25,34 @@ _RANGES: Final = (
 _CLOCK: Final = ("after", "before", "days")
 
 
+class Known(Protocol):
+    """What conditions can ask of a request: only what they do ask is ever looked at, so that it may be found
+    out then. Token figures are estimates; `now_unix` is in seconds; names of headers are in lower case.
+    `inflight_per_backend` is for who has one figure for all rules, as a dry run has: a proxy looks at each
+    rule's own backends."""
+
+    @property
+    def principal(self) -> str: ...
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def now_unix(self) -> float: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def prompt_tokens(self) -> int | None: ...
+    @property
+    def max_tokens(self) -> int | None: ...
+    @property
+    def budget_used_percent(self) -> float | None: ...
+    @property
+    def inflight_per_backend(self) -> float | None: ...
+
+
 class Facts(msgspec.Struct, frozen=True):
-    """What conditions can ask of a request. Token figures are estimates; `now_unix` is in seconds; names of
-    headers are in lower case. `inflight_per_backend` is for who has one figure for all rules, as a dry run
-    has: a proxy looks at each rule's own backends."""
+    """`Known`, written down."""
 
     principal: str
     roles: tuple[str, ...]
@@ -85,7 +109,7 @@ def zone_of(name: str) -> tzinfo | None:
         return None
 
 
-Holds = Callable[[Facts, float | None], bool]
+Holds = Callable[[Known, float | None], bool]
 """Whether one condition holds, given the facts and the in-flight figure of the rule's backends."""
 
 
@@ -98,7 +122,7 @@ class Compiled:
         self._checks: tuple[tuple[str, Holds], ...] = tuple(_checks(when))
         self.asks_inflight = when.max_inflight_per_backend is not None
 
-    def failed(self, facts: Facts, inflight: float | None) -> str | None:
+    def failed(self, facts: Known, inflight: float | None) -> str | None:
         """The first condition that does not hold, in the order in which they are declared; `None`: all
         hold."""
         for name, holds in self._checks:
@@ -146,14 +170,14 @@ def _at_most(most: float) -> Holds:
     return lambda _, inflight: inflight is not None and inflight <= most
 
 
-def _figure(name: str) -> Callable[[Facts], float | None]:
+def _figure(name: str) -> Callable[[Known], float | None]:
     if name == "prompt_tokens":
         return lambda facts: facts.prompt_tokens
     return lambda facts: facts.max_tokens
 
 
 def _bounds(
-    when: Conditions, low: str, high: str, figure: Callable[[Facts], float | None]
+    when: Conditions, low: str, high: str, figure: Callable[[Known], float | None]
 ) -> Iterator[tuple[str, Holds]]:
     least, most = getattr(when, low), getattr(when, high)
     if least is not None:
@@ -181,7 +205,7 @@ def _clock_checks(when: Conditions) -> Iterator[tuple[str, Holds]]:
         yield "days", lambda facts, _: _on(_local(facts, zone), numbers, end if wraps else None)
 
 
-def _local(facts: Facts, zone: tzinfo | None) -> tuple[int, int] | None:
+def _local(facts: Known, zone: tzinfo | None) -> tuple[int, int] | None:
     """Day of the week (Monday is 0) and minute of the day, by the wall clock."""
     if zone is None:
         return None

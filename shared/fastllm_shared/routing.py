@@ -1,24 +1,16 @@
-"""The routing engine: rules and targets → what to try, in which order. Pure; proxies and the dry run share
-it.
+"""Which rule applies to a request. Pure; proxies and the dry run share it.
 
-Two steps: `decide` finds the rule that applies and with it a list of targets; `arrange` puts the chosen
-target first and keeps the rest in their order as the failover chain. Who serves a target (backends, their
-health and load) is not known here.
+`decide` finds the rule, and with it a list of targets; what is made of that list is `chain`'s matter.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import blake2b
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from fastllm_shared.conditions import Compiled, Facts
+from fastllm_shared.conditions import Compiled, Known
 from fastllm_shared.snapshot import FrontendModelEntry, Policy, RuleEntry
-
-_MASK = 2**64 - 1
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -81,7 +73,7 @@ Inflight = Callable[[Rule], float | None]
 
 
 def decide(
-    models: Mapping[str, Model], name: str, facts: Facts, inflight: Inflight | None = None
+    models: Mapping[str, Model], name: str, facts: Known, inflight: Inflight | None = None
 ) -> Decision:
     """Which rule of the frontend model `name` applies, jumps followed. Raises `KeyError` for no such model.
 
@@ -95,7 +87,7 @@ def decide(
 def _decide(
     models: Mapping[str, Model],
     model: Model,
-    facts: Facts,
+    facts: Known,
     inflight: Inflight | None,
     rejected: list[Rejected],
     visited: frozenset[str],
@@ -116,7 +108,7 @@ def _decide(
     return Decision(model.name, policy=model.policy, rejected=tuple(rejected))
 
 
-def _inflight(rule: Rule, facts: Facts, inflight: Inflight | None) -> float | None:
+def _inflight(rule: Rule, facts: Known, inflight: Inflight | None) -> float | None:
     if not rule.when.asks_inflight:
         return None
     return facts.inflight_per_backend if inflight is None else inflight(rule)
@@ -134,57 +126,3 @@ def _decided(model: Model, entry: RuleEntry, rejected: tuple[Rejected, ...]) -> 
         denied_message=entry.deny_message if denies else None,
         rejected=rejected,
     )
-
-
-class Weighted(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def weight(self) -> int: ...
-
-
-T = TypeVar("T", bound=Weighted)
-
-
-def arrange(targets: Sequence[T], key: int) -> tuple[T, ...]:
-    """The weighted split: the target that `key` (64 bits) falls to, then the others in their order.
-
-    Weighted rendezvous hashing: every replica agrees, and changing one weight moves only the keys that it
-    must. A weight of 0 is for failover alone.
-    """
-    if len(targets) < 2:
-        return tuple(targets)
-    chosen = max(
-        range(len(targets)), key=lambda at: score(key, seed_of(targets[at].name), targets[at].weight)
-    )
-    return (targets[chosen], *targets[:chosen], *targets[chosen + 1 :])
-
-
-def stable_hash(*parts: bytes) -> int:
-    """64 bits that are the same on every replica. Parts are kept apart."""
-    digest = blake2b(digest_size=8)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "big")
-
-
-def seed_of(name: str) -> int:
-    """What hashing knows a name by."""
-    return stable_hash(name.encode())
-
-
-def mix(key: int, seed: int) -> int:
-    """64 well-mixed bits of the two (the finaliser of SplitMix64, by Steele, Lea and Flood)."""
-    mixed = (key ^ seed) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)
-
-
-def score(key: int, seed: int, weight: float) -> float:
-    """Rendezvous score: whoever has the highest for a key owns it, in proportion to the weights."""
-    if weight <= 0:
-        return -math.inf
-    # 52 bits and a half: never 0 and never 1, both exactly representable.
-    return -weight / math.log(((mix(key, seed) >> 12) + 0.5) / 2**52)

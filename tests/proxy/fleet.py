@@ -12,6 +12,7 @@ import msgspec
 
 from fastllm_proxy.view import FrontendModel
 from fastllm_shared.snapshot import FrontendModelEntry, TargetEntry
+from fastllm_shared.targets import targets_of
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.proxy.parts import target
 from tests.proxy.rig import MODEL, Gateway, gateway
@@ -44,8 +45,9 @@ def apart(proxy: Gateway, **frontend: Any) -> None:
     targets = tuple(
         target(f"t{n}", backend, weight=0 if n else 1) for n, backend in enumerate(view.backends.values())
     )
-    models = {**view.models, MODEL: FrontendModel(entry, MODEL, None, targets, None)}
-    proxy.store.current = msgspec.structs.replace(view, models=models)
+    models = {**view.models, MODEL: FrontendModel(entry, MODEL, targets_of(MODEL, None, targets))}
+    routes = msgspec.structs.replace(view.routes, models=models)
+    proxy.store.current = msgspec.structs.replace(view, models=models, routes=routes)
 
 
 def hits(engines: list[FakeEngine]) -> list[int]:

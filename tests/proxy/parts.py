@@ -10,13 +10,16 @@ from fastllm_proxy.endpoints import ENDPOINTS
 from fastllm_proxy.exchange import Exchange
 from fastllm_proxy.peek import peek
 from fastllm_proxy.view import Caller, FrontendModel, Member, Target, View
+from fastllm_shared.hashing import seed_of
 from fastllm_shared.snapshot import (
+    DEFAULT_POLICY,
     FrontendModelEntry,
     KeyEntry,
     Policy,
     PrincipalEntry,
     ProviderModelEntry,
 )
+from fastllm_shared.targets import Dialect, targets_of
 from tests.proxy.rig import backend, chat, provider
 
 CALLER = Caller(
@@ -42,17 +45,18 @@ def target(
     name: str,
     *backends: Backend,
     weight: int = 1,
-    policy: Policy | None = None,
+    policy: Policy = DEFAULT_POLICY,
     context_length: int | None = None,
     weights: tuple[int, ...] = (),
 ) -> Target:
     members = tuple(Member(one, weights[at] if weights else 1) for at, one in enumerate(backends))
-    return Target(name, weight, policy, context_length, members, {"openai": members, "anthropic": members})
+    by_dialect: dict[Dialect, tuple[Member, ...]] = {"openai": members, "anthropic": members}
+    return Target(name, weight, policy, context_length, members, by_dialect, seed_of(name))
 
 
 def frontend(*targets: Target, **changes: Any) -> FrontendModel:
     entry = FrontendModelEntry("frontend-1", "assistant", created_at=0.0, **changes)
-    return FrontendModel(entry, entry.name, entry.policy, targets, None)
+    return FrontendModel(entry, entry.name, targets_of(entry.name, entry.policy, targets))
 
 
 def view(**changes: Any) -> View:

@@ -184,11 +184,12 @@ class Gateway:
         self.registry = BackendRegistry(pools(self.timers), log)
         self.store = SnapshotStore(self.registry)
         self._access_log = AccessLog(self._sink, "json")
-        gates, retries = Gates(), RetryBudget()
+        gates, retries, balancer = Gates(), RetryBudget(), Balancer()
         pipeline = Pipeline(
+            balancer=balancer,
             forwarder=Forwarder(
                 max_retries=2,
-                balancer=Balancer(),
+                balancer=balancer,
                 gates=gates,
                 dispatcher=Dispatcher(
                     patience=patience,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastllm_proxy.backends import Backend
 from fastllm_proxy.balancer import Balancer
-from fastllm_proxy.candidates import MAX_ATTEMPTS, Candidates, policy_among_backends
+from fastllm_proxy.candidates import MAX_ATTEMPTS, Candidates
 from fastllm_proxy.gate import Gates
 from fastllm_proxy.view import Target
 from fastllm_shared.health import Ejection, EjectionPath
@@ -144,11 +144,3 @@ def test_only_backends_of_the_dialect() -> None:
     candidates = Candidates(made, Balancer(), Gates(), 2, lambda: NOW)
     assert candidates.next() is both
     assert candidates.next() is None
-
-
-def test_whose_policy_counts_among_backends() -> None:
-    assert policy_among_backends("least-loaded", "round-robin") == "least-loaded"
-    assert policy_among_backends(None, "round-robin") == "round-robin"
-    assert policy_among_backends(None, "weighted") is None
-    assert policy_among_backends("weighted", None) == "weighted"
-    assert policy_among_backends(None, None) is None

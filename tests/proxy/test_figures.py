@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastllm_proxy.exchange import Dialect, TokenUsage
+from fastllm_proxy.exchange import TokenUsage
 from fastllm_proxy.figures import read_usage
 from fastllm_proxy.mirror import Mirror
+from fastllm_shared.targets import Dialect
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
 

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastllm_proxy.balancer import affinity_key
 from fastllm_proxy.errors import Refused
 from fastllm_proxy.forms import IN_MEMORY_BYTES, Form, form_boundary, peek_of
 from fastllm_proxy.multipart import FormScanner
 from fastllm_proxy.peek import Peek
-from fastllm_proxy.routing import prompt_tokens
 from tests.fakes.edge import eventually
 from tests.fakes.engine import Answer, FakeEngine, Fault
 from tests.fakes.forms import BOUNDARY, Field, audio, encode_form, form_type
@@ -250,9 +248,9 @@ def form_exchange(text_bytes: int, model: str = MODEL) -> Any:
 
 
 def test_files_are_no_tokens_and_uploads_stay_together() -> None:
-    assert prompt_tokens(form_exchange(400)) == 100
-    assert affinity_key(form_exchange(1)) == affinity_key(form_exchange(2))
-    assert affinity_key(form_exchange(1)) != affinity_key(form_exchange(1, "other"))
+    assert form_exchange(400).prompt_tokens() == 100
+    assert form_exchange(1).conversation() == form_exchange(2).conversation()
+    assert form_exchange(1).conversation() != form_exchange(1, "other").conversation()
 
 
 def head(length: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fastllm_proxy.errors import Refused
@@ -48,7 +49,7 @@ def test_state_passes_when_there_is_one_backend_or_none(members: str) -> None:
 
 def test_backends_of_the_other_dialect_do_not_count() -> None:
     both = target("both", ONE, OTHER)
-    one_speaks = Target("both", 1, None, None, both.members, {"openai": both.members[:1], "anthropic": ()})
+    one_speaks = msgspec.structs.replace(both, by_dialect={"openai": both.members[:1], "anthropic": ()})
     assert refusal(STATE[0], one_speaks) is None
 
 

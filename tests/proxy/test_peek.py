@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastllm_proxy.errors import Refused
-from fastllm_proxy.peek import Peek, ask_for_usage, peek, rename, requested_tokens, splice
+from fastllm_proxy.peek import ask_for_usage, peek, rename, splice
 
 ASKED = {"include_usage": True}
 
@@ -273,21 +273,3 @@ def test_a_bytearray_serves_as_well() -> None:
 
 def test_a_name_is_written_as_json() -> None:
     assert json.loads(spliced(b'{"model":"m"}', 'a"b\\cé')) == {"model": 'a"b\\cé'}
-
-
-@pytest.mark.parametrize(
-    ("members", "tokens"),
-    [
-        ({}, None),
-        ({"max_tokens": 5}, 5),
-        ({"max_completion_tokens": 7, "max_tokens": 5, "n": 3}, 21),
-        ({"max_output_tokens": 9, "n": 0}, 9),
-        ({"max_tokens": None}, None),
-        ({"max_tokens": "5", "max_output_tokens": 4}, 4),
-        ({"max_tokens": -5}, 0),
-        ({"max_tokens": 5, "n": "x"}, 5),
-    ],
-)
-def test_requested_generation(members: dict[str, Any], tokens: int | None) -> None:
-    seen: Peek = peek(json.dumps({"model": "m", **members}).encode())
-    assert requested_tokens(seen) == tokens

@@ -59,7 +59,7 @@ def test_a_key_without_its_principal_opens_nothing() -> None:
 
 
 def test_only_active_backends_are_members_by_dialect() -> None:
-    target = build_view(entries(), LIVE).models[MODEL].targets[0]
+    target = build_view(entries(), LIVE).models[MODEL].default.all[0]
     assert [m.backend.id for m in target.members] == ["backend-1", "backend-2"]
     assert [m.backend.id for m in target.by_dialect["openai"]] == ["backend-1", "backend-2"]
     assert [m.backend.id for m in target.by_dialect["anthropic"]] == ["backend-1"]
@@ -67,7 +67,7 @@ def test_only_active_backends_are_members_by_dialect() -> None:
 
 def test_a_backend_of_the_other_dialect_alone_serves_only_that() -> None:
     only = {"backend-1": live_backend(1, protocol="anthropic")}
-    target = build_view(entries(), only).models[MODEL].targets[0]
+    target = build_view(entries(), only).models[MODEL].default.all[0]
     assert target.by_dialect["openai"] == ()
     assert len(target.by_dialect["anthropic"]) == 1
 
@@ -81,7 +81,7 @@ def test_unresolved_targets_are_skipped_and_a_known_name_without_backends_is_not
         ),
     )
     model = build_view(made, LIVE).models["f"]
-    assert [(t.name, len(t.members), t.context_length) for t in model.targets] == [
+    assert [(t.name, len(t.members), t.context_length) for t in model.default.all] == [
         ("empty", 0, 300),
         ("qwen", 1, 100),
     ]
@@ -96,7 +96,7 @@ def test_pools_hold_backends_with_weights_and_their_own_policy() -> None:
         (PoolMember("backend-1", 3), PoolMember("backend-2", 0), PoolMember("backend-3"), PoolMember("lost")),
     )
     model = build_view(entries(pools=(pool,), frontend_models=(frontend("local"),)), LIVE).models["f"]
-    target = model.targets[0]
+    target = model.default.all[0]
     assert target.policy == "least-loaded"
     assert [(m.backend.id, m.weight) for m in target.members] == [("backend-1", 3)]
 
@@ -104,10 +104,10 @@ def test_pools_hold_backends_with_weights_and_their_own_policy() -> None:
 def test_targets_of_rules_are_resolved_beside_the_defaults() -> None:
     rule = RuleEntry(7, targets=(TargetEntry("qwen"), TargetEntry("gone")))
     model = build_view(entries(frontend_models=(frontend("qwen", rules=(rule,)),)), LIVE).models["f"]
-    assert [t.name for t in model.rule_targets[7]] == ["qwen"]
+    assert [t.name for t in model.by_rule[7].all] == ["qwen"]
 
 
 def test_the_fallback_is_a_frontend_model() -> None:
-    assert build_view(entries(fallback_model=MODEL), LIVE).fallback is not None
-    assert build_view(entries(fallback_model="gone"), LIVE).fallback is None
-    assert build_view(entries(), LIVE).fallback is None
+    assert build_view(entries(fallback_model=MODEL), LIVE).routes.fallback is not None
+    assert build_view(entries(fallback_model="gone"), LIVE).routes.fallback is None
+    assert build_view(entries(), LIVE).routes.fallback is None
