@@ -15,6 +15,8 @@ from fastllm_control.errors import Conflict, Forbidden
 from fastllm_control.repositories import principals
 from fastllm_control.transaction import Transaction
 
+LASTING = datetime.timedelta(days=1)
+
 
 def covers(held: Iterable[Permission], wanted: Permission) -> bool:
     """Whether someone who holds `held` holds `wanted` too."""
@@ -48,12 +50,22 @@ def refuse_against_stronger(actor: Actor, affected: Iterable[Permission], doing:
 async def administration_kept(tx: Transaction, now: datetime.datetime) -> AsyncIterator[None]:
     """Around a change that may take somebody's way of administering away. Raises `Conflict` at its end."""
     await principals.lock_administering(tx.session)
-    before = await principals.ways_of_administering(tx.session, now)
+    before = await _ways(tx, now)
     yield
     await tx.session.flush()
-    if before - await principals.ways_of_administering(tx.session, now):
+    if before - await _ways(tx, now):
         raise Conflict(
             "last_administrator",
             "after this nobody could administer FastLLM any more: give another principal the role `admin`"
             " and a password, or an admin-scoped key, first",
         )
+
+
+async def _ways(tx: Transaction, now: datetime.datetime) -> set[tuple[str, datetime.datetime]]:
+    """Now, and a day on: a key in the last minute of its grace does not stand in for one that stays."""
+    moments = (now, now + LASTING)
+    return {
+        (way, moment)
+        for moment in moments
+        for way in await principals.ways_of_administering(tx.session, moment)
+    }
