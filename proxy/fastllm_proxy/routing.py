@@ -6,17 +6,17 @@ what is made of the decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastllm_proxy.errors import Refused
-from fastllm_shared.chain import inflight_of
+from fastllm_shared.chain import mean_inflight
 from fastllm_shared.chain import route as find
 
 if TYPE_CHECKING:
     from fastllm_proxy.balancer import Balancer
     from fastllm_proxy.exchange import Exchange
     from fastllm_proxy.view import Target
+    from fastllm_shared.routing import Rule
 
 
 def route(exchange: Exchange, balancer: Balancer) -> tuple[Target, ...]:
@@ -25,17 +25,12 @@ def route(exchange: Exchange, balancer: Balancer) -> tuple[Target, ...]:
     assert frontend is not None
     assert caller is not None
     routes = exchange.view.routes
-    if routes.fallback is None and not frontend.entry.rules:
+    if not frontend.entry.rules and (routes.fallback is None or not caller.may_name(routes.fallback.name)):
         chain = exchange.chain = balancer.arrange(frontend.default, exchange)
         return chain
+    facts = RequestFacts(exchange)
     found = find(
-        routes,
-        frontend.name,
-        RequestFacts(exchange),
-        exchange,
-        balancer,
-        caller.may_name,
-        inflight_of(routes, exchange.dialect, time.monotonic()),
+        routes, frontend.name, facts, exchange, balancer, caller.may_name, facts.inflight, explain=False
     )
     decision = found.decision
     exchange.rule, exchange.tag = decision.rule, decision.tag
@@ -48,11 +43,10 @@ def route(exchange: Exchange, balancer: Balancer) -> tuple[Target, ...]:
 class RequestFacts:
     """What rules can ask of an exchange. Implements `conditions.Known`."""
 
-    __slots__ = ("_exchange", "_headers")
+    __slots__ = ("_exchange",)
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._headers: dict[str, str] | None = None
 
     @property
     def principal(self) -> str:
@@ -74,17 +68,6 @@ class RequestFacts:
         return self._exchange.accepted_unix
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Those of one name together, as HTTP reads them: no rule can be led to see only one of two."""
-        found = self._headers
-        if found is None:
-            found = self._headers = {}
-            for raw_name, raw_value in self._exchange.headers.raw:
-                name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-                found[name] = f"{found[name]}, {value}" if name in found else value
-        return found
-
-    @property
     def prompt_tokens(self) -> int:
         return self._exchange.prompt_tokens()
 
@@ -98,4 +81,15 @@ class RequestFacts:
 
     @property
     def inflight_per_backend(self) -> float | None:
-        return None  # a matter of each rule's own backends
+        return None  # a matter of each rule's own backends: see `inflight`
+
+    def header(self, name: str) -> str | None:
+        """All of one name together, as HTTP reads them: no rule can be led to see only one of two."""
+        wanted = name.encode("latin-1", "replace")
+        found = [value for given, value in self._exchange.headers.raw if given.lower() == wanted]
+        return b", ".join(found).decode("latin-1") if found else None
+
+    def inflight(self, rule: Rule) -> float | None:
+        """The figure of a rule that asks for one."""
+        exchange = self._exchange
+        return mean_inflight(exchange.view.routes, rule, exchange.dialect, time.monotonic())

@@ -42,17 +42,20 @@ def route(
     chooser: Chooser,
     may_name: Callable[[str], bool],
     inflight: Inflight | None = None,
+    *,
+    explain: bool = True,
 ) -> Route[B]:
     """Where a request for the frontend model `name` goes; `may_name` says which others its caller may use.
-    Without `inflight` the facts' own figure counts for every rule. Raises `KeyError` for no such model."""
-    decision = decide(routes.rules, name, facts, inflight)
+    Without `inflight` the facts' own figure counts for every rule. `explain` has the decision list the rules
+    that did not apply. Raises `KeyError` for no such model."""
+    decision = decide(routes.rules, name, facts, inflight, explain=explain)
     if decision.denied_status is not None:
         return Route(decision, (), 0)
     own = chooser.arrange(listed(routes, decision), asked)
     fallback = routes.fallback
     if fallback is None or fallback.name == name or not may_name(fallback.name):
         return Route(decision, own, len(own))
-    further = decide(routes.rules, fallback.name, facts, inflight)
+    further = decide(routes.rules, fallback.name, facts, inflight, explain=False)
     if further.denied_status is not None:
         return Route(decision, own, len(own))
     known = {target.name for target in own}
@@ -66,24 +69,20 @@ def listed(routes: Routes[B], decision: Decision) -> Targets[B]:
     return model.default if decision.position is None else model.by_rule[decision.position]
 
 
-def inflight_of(routes: Routes[B], dialect: Dialect, now: float) -> Inflight:
+def mean_inflight(routes: Routes[B], rule: Rule, dialect: Dialect, now: float) -> float | None:
     """The in-flight figure that a rule's condition is about: the mean over the backends in rotation that the
     rule would send to, each counted once; for a rule that jumps, those of its destination's own targets, for
-    one that denies, those of its model's."""
-
-    def mean(rule: Rule) -> float | None:
-        model = routes.models.get(rule.entry.jump or rule.model)
-        if model is None:
-            return None
-        targets = model.by_rule.get(rule.entry.position, model.default)
-        if rule.entry.action == "jump":
-            targets = model.default
-        counts = {
-            member.backend.id: member.backend.inflight
-            for target in targets.all
-            for member in target.by_dialect[dialect]
-            if member.backend.is_in_rotation(now)
-        }
-        return sum(counts.values()) / len(counts) if counts else None
-
-    return mean
+    one that denies, those of its model's. `None` when there are none."""
+    entry = rule.entry
+    jumps = entry.action == "jump"
+    model = routes.models.get(entry.jump or "" if jumps else rule.model)
+    if model is None:
+        return None
+    targets = model.default if jumps else model.by_rule.get(entry.position, model.default)
+    counts = {
+        member.backend.id: member.backend.inflight
+        for target in targets.all
+        for member in target.by_dialect[dialect]
+        if member.backend.is_in_rotation(now)
+    }
+    return sum(counts.values()) / len(counts) if counts else None

@@ -27,7 +27,7 @@ _CLOCK: Final = ("after", "before", "days")
 
 class Known(Protocol):
     """What conditions can ask of a request: only what they do ask is ever looked at, so that it may be found
-    out then. Token figures are estimates; `now_unix` is in seconds; names of headers are in lower case.
+    out then. Token figures are estimates; `now_unix` is in seconds.
     `inflight_per_backend` is for who has one figure for all rules, as a dry run has: a proxy looks at each
     rule's own backends."""
 
@@ -40,8 +40,6 @@ class Known(Protocol):
     @property
     def now_unix(self) -> float: ...
     @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
     def prompt_tokens(self) -> int | None: ...
     @property
     def max_tokens(self) -> int | None: ...
@@ -50,9 +48,13 @@ class Known(Protocol):
     @property
     def inflight_per_backend(self) -> float | None: ...
 
+    def header(self, name: str) -> str | None:
+        """The value of the header of that name, which is given in lower case."""
+        ...
+
 
 class Facts(msgspec.Struct, frozen=True):
-    """`Known`, written down."""
+    """`Known`, written down. Names of headers are in lower case."""
 
     principal: str
     roles: tuple[str, ...]
@@ -63,6 +65,9 @@ class Facts(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     budget_used_percent: float | None = None
     inflight_per_backend: float | None = None
+
+    def header(self, name: str) -> str | None:
+        return self.headers.get(name)
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -163,7 +168,7 @@ def _streams(wanted: bool) -> Holds:
 
 
 def _headers(wanted: Mapping[str, str]) -> Holds:
-    return lambda facts, _: all(facts.headers.get(name) == value for name, value in wanted.items())
+    return lambda facts, _: all(facts.header(name) == value for name, value in wanted.items())
 
 
 def _at_most(most: float) -> Holds:

@@ -67,6 +67,10 @@ class Chooser:
         """One of `members`, of which there must be one. `list_name` says whose turns are counted."""
         if len(members) == 1:
             return members[0]
+        if policy == "cache-affinity":  # the usual one, without a detour
+            loads = [m.backend.inflight / m.weight for m in members]
+            seeds, weights = [m.backend.seed for m in members], [m.weight for m in members]
+            return members[_by_affinity(seeds, weights, loads, asked.conversation())]
         return members[self._pick(policy, _Members(members, asked, self._clock), asked, list_name)]
 
     def arrange(self, targets: Targets[B], asked: Asked) -> tuple[Target[B], ...]:
@@ -75,43 +79,51 @@ class Chooser:
         listed = targets.all
         if len(listed) < 2:
             return listed
-        fitting: Sequence[Target[B]] = listed
         smallest = targets.context_length
+        small: tuple[Target[B], ...] = ()
         if smallest is not None and asked.exceeds(smallest):
-            fitting = [t for t in listed if t.context_length is None or not asked.exceeds(t.context_length)]
-        chosen = self._target(fitting or listed, targets, asked)
-        if len(fitting) in (0, len(listed)):
-            return (chosen, *(t for t in listed if t is not chosen))
-        rest = (t for t in fitting if t is not chosen)
-        return (chosen, *rest, *(t for t in listed if all(t is not f for f in fitting)))
+            fitting = tuple(t for t in listed if _may_hold(t, asked))
+            if fitting:
+                small = tuple(t for t in listed if not _may_hold(t, asked))
+                listed = fitting
+        at = self._target(listed, targets, asked)
+        if at:
+            listed = (listed[at], *listed[:at], *listed[at + 1 :])
+        return (*listed, *small) if small else listed
 
-    def _target(self, among: Sequence[Target[B]], targets: Targets[B], asked: Asked) -> Target[B]:
-        if len(among) == 1:
-            return among[0]
+    def _target(self, among: Sequence[Target[B]], targets: Targets[B], asked: Asked) -> int:
         now, dialect = self._clock(), asked.dialect
-        up = [t for t in among if any(m.backend.is_in_rotation(now) for m in t.by_dialect[dialect])] or among
-        weighty = [t for t in up if t.weight > 0]
+        up = [at for at, t in enumerate(among) if _is_up(t, dialect, now)] or range(len(among))
+        weighty = [at for at in up if among[at].weight > 0]
         if len(weighty) < 2:
             return (weighty or up)[0]
-        return weighty[self._pick(targets.policy, _Targets(weighty, asked, now), asked, targets.name)]
+        chosen_among = [among[at] for at in weighty]
+        if targets.policy == "weighted":  # the usual one, without a detour
+            seeds, weights = [t.seed for t in chosen_among], [t.weight for t in chosen_among]
+            return weighty[_owner(seeds, weights, asked.conversation())]
+        options = _Targets(chosen_among, asked, now)
+        return weighty[self._pick(targets.policy, options, asked, targets.name)]
 
     def _pick(self, policy: Policy, options: _Options, asked: Asked, list_name: str) -> int:
-        if policy == "cache-affinity":
-            return _by_affinity(options, range(len(options.seeds)), asked.conversation())
-        if policy == "weighted":
-            return _owner(options, range(len(options.seeds)), asked.conversation())
         if policy == "least-loaded":
             return self._least_loaded(options)
         if policy == "lowest-latency":
             return self._lowest_latency(options)
         if policy == "round-robin":
             return self._turns.take(list_name, options.names, options.weights)
+        seeds, weights, key = options.seeds, options.weights, asked.conversation()
+        if policy == "weighted":
+            return _owner(seeds, weights, key)
+        loads = options.loads()
+        if policy == "cache-affinity":
+            return _by_affinity(seeds, weights, loads, key)
         costs = options.costs()
-        priced = [cost for cost in costs if cost is not None]
-        least = min(priced) if priced else None
-        return _by_affinity(
-            options, [at for at, cost in enumerate(costs) if cost == least], asked.conversation()
-        )
+        least = min((cost for cost in costs if cost is not None), default=None)
+        equals = [at for at, cost in enumerate(costs) if cost == least]
+        if len(equals) == 1:
+            return equals[0]
+        seeds, weights = [seeds[at] for at in equals], [weights[at] for at in equals]
+        return equals[_by_affinity(seeds, weights, [loads[at] for at in equals], key)]
 
     def _least_loaded(self, options: _Options) -> int:
         loads = options.loads()
@@ -231,22 +243,31 @@ class _Targets:
         return [m for m in listed if m.backend.is_in_rotation(self._now)] or listed
 
 
-def _by_affinity(options: _Options, among: Sequence[int], key: int) -> int:
+def _may_hold(target: Target[B], asked: Asked) -> bool:
+    return target.context_length is None or not asked.exceeds(target.context_length)
+
+
+def _is_up(target: Target[B], dialect: Dialect, now: float) -> bool:
+    for member in target.by_dialect[dialect]:  # noqa: SIM110 - a generator costs as much as all the rest
+        if member.backend.is_in_rotation(now):
+            return True
+    return False
+
+
+def _by_affinity(seeds: list[int], weights: list[int], loads: list[float], key: int) -> int:
     """Whom the key falls to, of those that are not much hotter than the least loaded."""
-    if len(among) == 1:
-        return among[0]
-    loads = options.loads()
-    least = min(loads[at] for at in among)
+    least = min(loads)
     most = max(least + BALANCE_ABS, least * BALANCE_REL)
-    return _owner(options, [at for at in among if loads[at] <= most], key)
+    if max(loads) <= most:
+        return _owner(seeds, weights, key)
+    cool = [at for at, load in enumerate(loads) if load <= most]
+    return cool[_owner([seeds[at] for at in cool], [weights[at] for at in cool], key)]
 
 
-def _owner(options: _Options, among: Sequence[int], key: int) -> int:
+def _owner(seeds: list[int], weights: list[int], key: int) -> int:
     """Whom the key falls to: rendezvous hashing, so that when one goes only its keys move."""
-    if len(among) == 1:
-        return among[0]
-    seeds, weights = options.seeds, options.weights
-    first = weights[0]
-    if all(weight == first for weight in weights):
-        return max(among, key=lambda at: mix(key, seeds[at]))
-    return max(among, key=lambda at: score(key, seeds[at], weights[at]))
+    if weights.count(weights[0]) == len(weights):
+        mixed = [mix(key, seed) for seed in seeds]
+        return mixed.index(max(mixed))
+    scores = [score(key, seed, weight) for seed, weight in zip(seeds, weights, strict=True)]
+    return scores.index(max(scores))

@@ -41,26 +41,36 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Rule:
-    """A rule ready to be asked. Immutable."""
+    """A rule ready to be asked. Immutable; `decision` is what it comes to when it applies."""
 
-    __slots__ = ("entry", "model", "when")
+    __slots__ = ("decision", "entry", "model", "when")
 
-    def __init__(self, model: str, entry: RuleEntry) -> None:
+    def __init__(self, model: str, entry: RuleEntry, policy: Policy | None = None) -> None:
         self.model = model
         self.entry = entry
         self.when = Compiled(entry.when)
+        denies = entry.action == "deny"
+        self.decision = Decision(
+            model=model,
+            rule=entry.position,
+            position=entry.position,
+            policy=entry.policy or policy,
+            tag=entry.tag,
+            denied_status=entry.deny_status if denies else None,
+            denied_message=entry.deny_message if denies else None,
+        )
 
 
 class Model:
-    """A frontend model's rules, in order. Immutable."""
+    """A frontend model's rules, in order. Immutable; `decision` is what it comes to when none applies."""
 
-    __slots__ = ("name", "policy", "rules")
+    __slots__ = ("decision", "name", "rules")
 
     def __init__(self, entry: FrontendModelEntry) -> None:
         self.name = entry.name
-        self.policy = entry.policy
         ordered = sorted(entry.rules, key=lambda rule: rule.position)
-        self.rules = tuple(Rule(entry.name, rule) for rule in ordered)
+        self.rules = tuple(Rule(entry.name, rule, entry.policy) for rule in ordered)
+        self.decision = Decision(entry.name, policy=entry.policy)
 
 
 def compiled(entries: Iterable[FrontendModelEntry]) -> dict[str, Model]:
@@ -73,15 +83,21 @@ Inflight = Callable[[Rule], float | None]
 
 
 def decide(
-    models: Mapping[str, Model], name: str, facts: Known, inflight: Inflight | None = None
+    models: Mapping[str, Model],
+    name: str,
+    facts: Known,
+    inflight: Inflight | None = None,
+    *,
+    explain: bool = True,
 ) -> Decision:
     """Which rule of the frontend model `name` applies, jumps followed. Raises `KeyError` for no such model.
 
     `inflight` is asked for rules that have such a condition; without it `facts.inflight_per_backend` counts
-    for all of them.
+    for all of them. `explain` has the decision list the rules that did not apply.
     """
-    rejected: list[Rejected] = []
-    return _decide(models, models[name], facts, inflight, rejected, frozenset((name,)))
+    rejected: list[Rejected] | None = [] if explain else None
+    decision = _decide(models, models[name], facts, inflight, rejected, (name,))
+    return msgspec.structs.replace(decision, rejected=tuple(rejected)) if rejected else decision
 
 
 def _decide(
@@ -89,40 +105,27 @@ def _decide(
     model: Model,
     facts: Known,
     inflight: Inflight | None,
-    rejected: list[Rejected],
-    visited: frozenset[str],
+    rejected: list[Rejected] | None,
+    visited: tuple[str, ...],
 ) -> Decision:
     for rule in model.rules:
-        entry = rule.entry
-        failed = rule.when.failed(facts, _inflight(rule, facts, inflight))
-        if failed is None and entry.action == "jump":
+        when = rule.when
+        failed = when.failed(facts, _inflight(rule, facts, inflight) if when.asks_inflight else None)
+        if failed is None and rule.entry.action == "jump":
+            entry = rule.entry
             destination = models.get(entry.jump or "")
             # A loop is refused when it is written; should one be there all the same, it leads nowhere.
             if destination is not None and destination.name not in visited:
-                found = _decide(models, destination, facts, inflight, rejected, visited | {destination.name})
+                visited = (*visited, destination.name)
+                found = _decide(models, destination, facts, inflight, rejected, visited)
                 return msgspec.structs.replace(found, rule=entry.position, tag=found.tag or entry.tag)
             failed = "jump"
         if failed is None:
-            return _decided(model, entry, tuple(rejected))
-        rejected.append(Rejected(model.name, entry.position, failed))
-    return Decision(model.name, policy=model.policy, rejected=tuple(rejected))
+            return rule.decision
+        if rejected is not None:
+            rejected.append(Rejected(model.name, rule.entry.position, failed))
+    return model.decision
 
 
 def _inflight(rule: Rule, facts: Known, inflight: Inflight | None) -> float | None:
-    if not rule.when.asks_inflight:
-        return None
     return facts.inflight_per_backend if inflight is None else inflight(rule)
-
-
-def _decided(model: Model, entry: RuleEntry, rejected: tuple[Rejected, ...]) -> Decision:
-    denies = entry.action == "deny"
-    return Decision(
-        model=model.name,
-        rule=entry.position,
-        position=entry.position,
-        policy=entry.policy or model.policy,
-        tag=entry.tag,
-        denied_status=entry.deny_status if denies else None,
-        denied_message=entry.deny_message if denies else None,
-        rejected=rejected,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastllm_shared.chain import inflight_of, route
+from fastllm_shared.chain import mean_inflight, route
 from fastllm_shared.routing import Rule
 from fastllm_shared.snapshot import Conditions, RuleEntry
 from tests.shared.worlds import World, asked, chooser, entries, facts, frontend, model, world
@@ -85,4 +85,4 @@ def test_the_inflight_figure_of_a_rule(rule: RuleEntry, mean: float | None) -> N
     for id_, inflight in (("a-1", 2), ("a-2", 4), ("a-3", 99), ("b-1", 6), ("out-1", 1)):
         made.backends[id_].inflight = inflight
     made.backends["a-3"].out = made.backends["out-1"].out = True
-    assert inflight_of(made.routes, "openai", 0.0)(Rule("f", rule)) == mean
+    assert mean_inflight(made.routes, Rule("f", rule), "openai", 0.0) == mean
