@@ -74,9 +74,17 @@ class Transaction:
         target_name: str | None = None,
         changes: Mapping[str, Change] | None = None,
     ) -> None:
-        """Note one audit event, e.g. `audit("provider.create", "provider", row.id, row.name, {...})`."""
+        """Note one audit event, e.g. `audit("provider.create", "provider", row.id, row.name, {...})`.
+
+        What did not change is left out of `changes`; a secret that was replaced reads `(set)` twice.
+        """
         identity = None if target_id is None else str(target_id)
-        self.notes.append(AuditNote(action, target_kind, identity, target_name, dict(changes or {})))
+        changed = {
+            name: change
+            for name, change in (changes or {}).items()
+            if change.before != change.after or change.after == SECRET_SET
+        }
+        self.notes.append(AuditNote(action, target_kind, identity, target_name, changed))
 
     def content_changed(self) -> None:
         """Say that what proxies are served has changed: the commit makes a new version."""

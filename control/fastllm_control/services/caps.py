@@ -88,15 +88,16 @@ async def drop_budget(tx: Transaction, reference: str) -> None:
 
 
 async def reset_budget(tx: Transaction, reference: str) -> Budget:
-    """What was used becomes 0, in the window that is running."""
+    """What was used becomes 0, in the window that is running. Where nothing was, nothing changes."""
     holder = await require(tx, reference)
     row = await _budget(tx, holder.id, holder.name)
     changes = {
         "tokens_used": Change(row.tokens_used, 0),
         "cost_used_micros": Change(row.cost_used_micros, 0),
     }
-    row.tokens_used = row.cost_used_micros = 0
-    tx.audit("budget.reset", "principal", holder.id, holder.name, changes)
+    if row.tokens_used or row.cost_used_micros:
+        row.tokens_used = row.cost_used_micros = 0
+        tx.audit("budget.reset", "principal", holder.id, holder.name, changes)
     return row
 
 

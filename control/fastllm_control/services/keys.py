@@ -78,7 +78,6 @@ async def rotate(tx: Transaction, key_id: UUID, grace_seconds: int, now: datetim
         "disabled": Change(False, old.disabled),
         "successor": Change(None, _successor(made)),
     }
-    changes = {name: change for name, change in changes.items() if change.before != change.after}
     tx.audit("key.rotate", "key", old.id, old.name, changes)
     tx.content_changed()
     return made

@@ -7,6 +7,7 @@ from fastllm_control.database import open_engine
 from fastllm_control.repositories import principals
 from fastllm_control.security import Passwords
 from fastllm_control.transaction import Database
+from tests.fakes.access import Access
 from tests.fakes.command import fastllm
 
 PASSWORD = "correct horse battery"
@@ -36,6 +37,23 @@ async def test_afterwards_it_only_sets_passwords_of_those_who_are_there(database
     again = await fastllm("set-password", "--name", "alice", url=database_url, typed="another good one\n")
     assert (again.code, again.out) == (0, "the password of alice is set\n")
     assert await roles_and_match(database_url, "alice", "another good one") == (["admin"], True)
+
+
+async def test_what_it_does_is_audited_without_the_password(access: Access, database_url: str) -> None:
+    await fastllm("set-password", url=database_url, typed=PASSWORD)
+    await fastllm("set-password", url=database_url, typed="canary, not shown")
+    rows = await access.rows(
+        "SELECT action, via, row_to_json(a)::text AS whole FROM audit_events a ORDER BY id"
+    )
+    assert [(row.action, row.via) for row in rows] == [
+        ("principal.create", "command"),
+        ("principal.give_role", "command"),
+        ("principal.set_password", "command"),
+        ("principal.set_password", "command"),
+    ]
+    for row in rows:
+        assert "canary" not in row.whole
+        assert "argon2" not in row.whole
 
 
 async def test_a_short_password_is_refused_and_not_repeated(database_url: str) -> None:
