@@ -17,12 +17,14 @@ _FASTLLM = 0x66617374_6C6C6D00  # "fastllm" and a byte of ours
 class AdvisoryLock(IntEnum):
     """`MIGRATE`: one program migrates while the others wait. `PARTITIONS`: likewise for making partitions.
     `ADMINISTERING`: changes that may take somebody's way of administering away. `TARGET_NAMES`: the name
-    space that provider models and pools share."""
+    space that provider models and pools share. `ROUTING`: rules and the fallback, so that
+    two jumps which would close a circle between them are not written at once."""
 
     MIGRATE = _FASTLLM + 1
     ADMINISTERING = _FASTLLM + 2
     PARTITIONS = _FASTLLM + 3
     TARGET_NAMES = _FASTLLM + 4
+    ROUTING = _FASTLLM + 5
 
 
 async def take(session: AsyncSession | AsyncConnection, lock: AdvisoryLock) -> None:

@@ -220,6 +220,13 @@ class NewRule(RuleForm, frozen=True, kw_only=True):
     position: Position | None = None
 
 
+Rules = Annotated[tuple[RuleForm, ...], Meta(max_length=1000)]
+
+
+class RuleList(Struct, frozen=True, forbid_unknown_fields=True):
+    rules: Rules
+
+
 class RulePatch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`when` and `targets` are replaced as a whole; `position` moves the rule."""
 

@@ -14,7 +14,7 @@ from fastllm_control.forms import FrontendModelPatch, NewFrontendModel, Target, 
 from fastllm_control.operations import Call, Deleted, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.repositories import frontend_models as repository
-from fastllm_control.repositories import provider_models
+from fastllm_control.repositories import provider_models, rules
 from fastllm_control.services import frontend_models as service
 from fastllm_control.tables.configuration import FrontendModel
 from fastllm_shared.snapshot import Policy
@@ -29,11 +29,14 @@ class TargetRow(msgspec.Struct, frozen=True):
 
 
 class FrontendModelRow(msgspec.Struct, frozen=True):
+    """`targets` are where it goes when none of its rules decides."""
+
     id: UUID
     name: str
     policy: Policy | None
     retry_on_timeout: bool
     targets: list[TargetRow]
+    rule_count: int
     created_at: datetime.datetime
 
 
@@ -87,11 +90,22 @@ async def _rows(session: AsyncSession, found: Sequence[FrontendModel]) -> list[F
     targets = await repository.targets_of(session, [row.id for row in found])
     named = {entry.target for entries in targets.values() for entry in entries}
     resolved = await provider_models.resolved(session, sorted(named))
+    counts = await rules.counts(session, [row.id for row in found])
     rows = []
     for row in found:
         shown = [TargetRow(t.target, t.weight, t.target in resolved) for t in targets.get(row.id, ())]
         policy = msgspec.convert(row.policy, Policy | None)
-        rows.append(FrontendModelRow(row.id, row.name, policy, row.retry_on_timeout, shown, row.created_at))
+        rows.append(
+            FrontendModelRow(
+                id=row.id,
+                name=row.name,
+                policy=policy,
+                retry_on_timeout=row.retry_on_timeout,
+                targets=shown,
+                rule_count=counts.get(row.id, 0),
+                created_at=row.created_at,
+            )
+        )
     return rows
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from fastllm_control.advisory_locks import AdvisoryLock, take
+
 _RENAME = text(
     "UPDATE routing_rules SET conditions = jsonb_set(conditions, ARRAY[:field], ("
     "SELECT jsonb_agg(CASE WHEN entry.value = to_jsonb(CAST(:before AS text))"
@@ -21,4 +23,5 @@ async def rename(
     session: AsyncSession, field: Literal["principals", "roles"], before: str, after: str
 ) -> None:
     """Rules that name a principal or a role follow it when it is renamed."""
+    await take(session, AdvisoryLock.ROUTING)
     await session.execute(_RENAME, {"field": field, "before": before, "after": after})

@@ -83,3 +83,9 @@ async def move_references(session: AsyncSession, before: str, after: str) -> Non
     setting = await session.get(SettingRow, FALLBACK_SETTING)
     if setting is not None and setting.value == before:
         setting.value = after
+
+
+async def existing(session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
+    """Those of `names` that a frontend model bears."""
+    query = select(FrontendModel.name).where(FrontendModel.name.in_(names))
+    return frozenset(await session.scalars(query)) if names else frozenset()

@@ -11,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from fastllm_control.errors import Conflict, Invalid
 from fastllm_control.forms import FrontendModelPatch, NewFrontendModel, Target
 from fastllm_control.naming import missing, refuse_uuid
-from fastllm_control.repositories import frontend_models
+from fastllm_control.repositories import frontend_models, rules
+from fastllm_control.rule_checks import refuse_repeated
+from fastllm_control.services import jumps
 from fastllm_control.services.changes import apply, created, given
 from fastllm_control.tables.configuration import FrontendModel
 from fastllm_control.transaction import Change, Transaction
@@ -31,7 +33,7 @@ async def require(session: AsyncSession, reference: str, *, lock: bool = False) 
 async def create(tx: Transaction, form: NewFrontendModel) -> FrontendModel:
     """A frontend model with its default targets, which need not exist yet."""
     await _refuse_taken(tx, form.name)
-    _refuse_repeated(form.targets)
+    refuse_repeated(form.targets)
     row = FrontendModel(
         id=uuid7(), name=form.name, policy=form.policy, retry_on_timeout=form.retry_on_timeout
     )
@@ -53,10 +55,14 @@ async def change(tx: Transaction, reference: str, patch: FrontendModelPatch) -> 
     if values.get("name", before) != before:
         await _refuse_taken(tx, values["name"])
     targets = values.pop("targets", None)
+    if values.get("name", before) != before:
+        await jumps.hold_routing(tx)
     changes = apply(row, values)
     if row.name != before:
         await frontend_models.move_grants(tx.session, before, row.name)
         await frontend_models.move_references(tx.session, before, row.name)
+        # Jumps to a model of the new name that was deleted lead somewhere again.
+        await jumps.refuse_circle(tx, row.name, None, {}, "name")
     if targets is not None:
         changes |= await _replace_targets(tx, row, targets)
     _note(tx, row, changes)
@@ -76,6 +82,8 @@ async def delete(tx: Transaction, reference: str) -> FrontendModel:
     row = await require(tx.session, reference, lock=True)
     targets = (await frontend_models.targets_of(tx.session, [row.id])).get(row.id, ())
     changes = {"targets": Change(_plain(targets), None)}
+    if count := (await rules.counts(tx.session, [row.id])).get(row.id):
+        changes["rule_count"] = Change(count, None)
     tx.audit("frontend_model.delete", "frontend_model", row.id, row.name, changes)
     tx.content_changed()
     await tx.session.delete(row)
@@ -85,7 +93,7 @@ async def delete(tx: Transaction, reference: str) -> FrontendModel:
 async def _replace_targets(
     tx: Transaction, row: FrontendModel, targets: Sequence[Target]
 ) -> dict[str, Change]:
-    _refuse_repeated(targets)
+    refuse_repeated(targets)
     before = _plain((await frontend_models.targets_of(tx.session, [row.id])).get(row.id, ()))
     after = _plain(targets)
     if before == after:
@@ -103,15 +111,6 @@ def _note(tx: Transaction, row: FrontendModel, changes: dict[str, Change]) -> No
 
 def _plain(targets: Sequence[Target]) -> list[object]:
     return [msgspec.to_builtins(target) for target in targets]
-
-
-def _refuse_repeated(targets: Sequence[Target]) -> None:
-    seen: set[str] = set()
-    for index, entry in enumerate(targets):
-        if entry.target in seen:
-            message = f"{entry.target!r} is a target already: give it one weight"
-            raise Invalid("repeated_target", message, f"targets[{index}].target")
-        seen.add(entry.target)
 
 
 async def _refuse_taken(tx: Transaction, name: str) -> None:
