@@ -80,7 +80,10 @@ class Pipeline:
                 exchange.form.close()
             self._meter.settle(exchange)
             if exchange.reservation is not None:
-                exchange.reservation.settle(exchange.usage)
+                if exchange.attempts:
+                    exchange.reservation.settle(exchange.usage)
+                else:  # refused, or gone before anything was sent: it consumes nothing
+                    exchange.reservation.release()
 
     async def _serve(self, exchange: Exchange, request_body: RequestBody) -> None:
         view = exchange.view

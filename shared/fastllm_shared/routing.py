@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
 from fastllm_shared.conditions import Compiled, Known
 from fastllm_shared.snapshot import FrontendModelEntry, Policy, RuleEntry
+
+DENIED_STATUS: Final = 403
+"""Of a rule that denies and does not say with what."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -56,7 +60,7 @@ class Rule:
             position=entry.position,
             policy=entry.policy or policy,
             tag=entry.tag,
-            denied_status=entry.deny_status if denies else None,
+            denied_status=(entry.deny_status or DENIED_STATUS) if denies else None,
             denied_message=entry.deny_message if denies else None,
         )
 

@@ -1,0 +1,186 @@
+"""The routing table: when a rule applies."""
+
+from __future__ import annotations
+
+from fastllm_shared.snapshot import RuleEntry
+from tests.shared.cases import Case, at, no, rule, rules, when, yes
+
+CALLERS = [
+    yes("principal: named", when(principals=("x", "team-a"))),
+    no("principal: another", when(principals=("team-b",)), "principals"),
+    no("principal: case counts", when(principals=("Team-A",)), "principals"),
+    yes("role: one of several", when(roles=("gold", "silver")), roles=("dull", "silver")),
+    no("role: none of them", when(roles=("gold",)), "roles", roles=("silver",)),
+    no("role: caller has none", when(roles=("gold",)), "roles"),
+    yes("stream: wanted", when(stream=True), stream=True),
+    no("stream: not wanted", when(stream=False), "stream", stream=True),
+    yes("header: equal", when(headers={"x-tier": "batch"}), headers={"x-tier": "batch"}),
+    yes("header: the name's case does not count", when(headers={"X-Tier": "b"}), headers={"x-tier": "b"}),
+    no("header: the value's does", when(headers={"x-tier": "b"}), "headers", headers={"x-tier": "B"}),
+    no("header: absent", when(headers={"x-tier": ""}), "headers"),
+    yes("header: empty", when(headers={"x-tier": ""}), headers={"x-tier": ""}),
+    no("headers: one of two", when(headers={"a": "1", "b": "2"}), "headers", headers={"a": "1"}),
+    yes("headers: both", when(headers={"a": "1", "b": "2"}), headers={"a": "1", "b": "2", "c": "3"}),
+]
+FIGURES = [
+    yes("prompt: at least, reached", when(min_prompt_tokens=100), prompt_tokens=100),
+    no("prompt: at least, missed", when(min_prompt_tokens=100), "min_prompt_tokens", prompt_tokens=99),
+    yes("prompt: at most, reached", when(max_prompt_tokens=100), prompt_tokens=100),
+    no("prompt: at most, passed", when(max_prompt_tokens=100), "max_prompt_tokens", prompt_tokens=101),
+    no("prompt: unknown is not few", when(max_prompt_tokens=100), "max_prompt_tokens"),
+    yes("prompt: zero", when(max_prompt_tokens=0), prompt_tokens=0),
+    yes("generation: between", when(min_max_tokens=10, max_max_tokens=20), max_tokens=15),
+    no("generation: too little", when(min_max_tokens=10), "min_max_tokens", max_tokens=9),
+    no("generation: too much", when(max_max_tokens=10), "max_max_tokens", max_tokens=11),
+    no("generation: not said", when(max_max_tokens=10), "max_max_tokens"),
+    yes("budget: used up to", when(max_budget_used_percent=80), budget_used_percent=80.0),
+    no("budget: more", when(max_budget_used_percent=80), "max_budget_used_percent", budget_used_percent=80.1),
+    yes("budget: at least", when(min_budget_used_percent=80), budget_used_percent=80.0),
+    no("budget: less", when(min_budget_used_percent=80), "min_budget_used_percent", budget_used_percent=79.9),
+    yes("budget: none has used nothing", when(max_budget_used_percent=0)),
+    no("budget: none never reaches", when(min_budget_used_percent=1), "min_budget_used_percent"),
+    yes("budget: overdrawn", when(min_budget_used_percent=100), budget_used_percent=250.0),
+]
+LOADS = [
+    Case("inflight: idle", when(max_inflight_per_backend=0), 0, "a"),
+    Case("inflight: at the bound", when(max_inflight_per_backend=4), 0, "a", inflight={"a-1": 4}),
+    Case(
+        "inflight: beyond",
+        when(max_inflight_per_backend=4),
+        None,
+        "d",
+        inflight={"a-1": 5},
+        by="0:max_inflight_per_backend",
+    ),
+    Case(
+        "inflight: the mean counts",
+        rules(rule(0, "wide", max_inflight_per_backend=4)),
+        0,
+        "wide",
+        inflight={"wide-1": 8},
+    ),
+    Case(
+        "inflight: of those in rotation",
+        rules(rule(0, "wide", max_inflight_per_backend=4)),
+        None,
+        "d",
+        inflight={"wide-1": 8},
+        out=("wide-2",),
+        by="0:max_inflight_per_backend",
+    ),
+    Case(
+        "inflight: nobody in rotation",
+        when(max_inflight_per_backend=4),
+        None,
+        "d",
+        out=("a-1",),
+        by="0:max_inflight_per_backend",
+    ),
+    Case(
+        "inflight: a pool's members",
+        rules(rule(0, "pair", max_inflight_per_backend=4)),
+        None,
+        "d",
+        inflight={"a-1": 9, "b-1": 0},
+        by="0:max_inflight_per_backend",
+    ),
+    Case(
+        "inflight: default targets for a rule without",
+        rules(rule(0, max_inflight_per_backend=4)),
+        None,
+        "d",
+        inflight={"d-1": 5},
+        by="0:max_inflight_per_backend",
+    ),
+    Case(
+        "inflight: spill, then deny",
+        rules(
+            rule(0, "a", max_inflight_per_backend=2),
+            rule(1, "b", max_inflight_per_backend=2),
+            RuleEntry(2, action="deny", deny_status=429),
+        ),
+        2,
+        "",
+        inflight={"a-1": 3, "b-1": 3},
+        by="0:max_inflight_per_backend 1:max_inflight_per_backend",
+        denied=429,
+    ),
+]
+OFFICE = when(after="09:00", before="17:30", timezone="Europe/Brussels")
+NIGHT = when(after="22:00", before="06:00")
+FRIDAY_NIGHT = when(after="22:00", before="06:00", days=("fri",))
+WEEKEND = when(days=("sat", "sun"), timezone="America/New_York")
+GAP = when(after="02:15", before="03:15", timezone="Europe/Brussels")
+CLOCKS = [
+    yes("clock: after is inclusive", OFFICE, now_unix=at("2026-01-15T09:00:00+01:00")),
+    no("clock: a second before", OFFICE, "after", now_unix=at("2026-01-15T08:59:59+01:00")),
+    yes("clock: the last second", OFFICE, now_unix=at("2026-01-15T17:29:59+01:00")),
+    no("clock: before is exclusive", OFFICE, "before", now_unix=at("2026-01-15T17:30:00+01:00")),
+    yes("clock: the same wall clock in summer", OFFICE, now_unix=at("2026-07-15T07:00:00+00:00")),
+    no("clock: the same instant in winter", OFFICE, "after", now_unix=at("2026-01-15T07:00:00+00:00")),
+    yes("clock: only after", when(after="12:00"), now_unix=at("2026-01-15T23:59:59+00:00")),
+    no("clock: only after, next day", when(after="12:00"), "after", now_unix=at("2026-01-16T00:00:00+00:00")),
+    yes("clock: only before", when(before="12:00"), now_unix=at("2026-01-15T00:00:00+00:00")),
+    no("clock: only before, noon", when(before="12:00"), "before", now_unix=at("2026-01-15T12:00:00+00:00")),
+    yes("clock: UTC unless said", when(after="23:30"), now_unix=at("2026-01-16T00:45:00+01:00")),
+    yes(
+        "clock: quarters of an hour",
+        when(after="05:45", before="05:46", timezone="Asia/Kathmandu"),
+        now_unix=at("2026-01-15T00:00:30+00:00"),
+    ),
+    no("clock: a zone nobody knows", when(after="00:00", timezone="Mars/Base"), "after"),
+    yes("midnight: evening", NIGHT, now_unix=at("2026-01-15T22:00:00+00:00")),
+    yes("midnight: itself", NIGHT, now_unix=at("2026-01-16T00:00:00+00:00")),
+    yes("midnight: morning", NIGHT, now_unix=at("2026-01-16T05:59:59+00:00")),
+    no("midnight: over", NIGHT, "after", now_unix=at("2026-01-16T06:00:00+00:00")),
+    no("midnight: not yet", NIGHT, "after", now_unix=at("2026-01-15T21:59:59+00:00")),
+    yes("midnight: friday's night begins", FRIDAY_NIGHT, now_unix=at("2026-01-16T23:00:00+00:00")),
+    yes("midnight: friday's night on saturday", FRIDAY_NIGHT, now_unix=at("2026-01-17T05:00:00+00:00")),
+    no("midnight: saturday's night", FRIDAY_NIGHT, "days", now_unix=at("2026-01-17T23:00:00+00:00")),
+    no("midnight: thursday's on friday", FRIDAY_NIGHT, "days", now_unix=at("2026-01-16T05:00:00+00:00")),
+    yes(
+        "midnight: sunday's night on monday",
+        when(after="22:00", before="02:00", days=("sun",)),
+        now_unix=at("2026-01-19T01:00:00+00:00"),
+    ),
+    yes("days: saturday over there", WEEKEND, now_unix=at("2026-01-18T04:59:59+00:00")),
+    no("days: monday here, sunday ended there", WEEKEND, "days", now_unix=at("2026-01-19T05:00:00+00:00")),
+    yes("days: still sunday over there", WEEKEND, now_unix=at("2026-01-19T04:59:59+00:00")),
+    no("days: friday evening over there", WEEKEND, "days", now_unix=at("2026-01-17T04:00:00+00:00")),
+    no("spring: before the gap", GAP, "after", now_unix=at("2026-03-29T00:59:59+00:00")),
+    yes("spring: two becomes three", GAP, now_unix=at("2026-03-29T01:00:00+00:00")),
+    no("spring: a quarter of an hour later", GAP, "before", now_unix=at("2026-03-29T01:15:00+00:00")),
+    no(
+        "spring: an hour that is not",
+        when(after="02:00", before="03:00", timezone="Europe/Brussels"),
+        "before",
+        now_unix=at("2026-03-29T01:00:00+00:00"),
+    ),
+    yes("autumn: the first time", GAP, now_unix=at("2026-10-25T00:15:00+00:00")),
+    no("autumn: back to two", GAP, "after", now_unix=at("2026-10-25T01:00:00+00:00")),
+    yes("autumn: the second time", GAP, now_unix=at("2026-10-25T01:15:00+00:00")),
+    no("autumn: over", GAP, "before", now_unix=at("2026-10-25T02:15:00+00:00")),
+    yes(
+        "autumn: a day of 25 hours",
+        when(days=("sun",), timezone="Europe/Brussels"),
+        now_unix=at("2026-10-25T22:59:59+00:00"),
+    ),
+    no(
+        "autumn: and not of 26",
+        when(days=("sun",), timezone="Europe/Brussels"),
+        "days",
+        now_unix=at("2026-10-25T23:00:00+00:00"),
+    ),
+    yes(
+        "spring: a night over the change",
+        when(after="23:00", before="04:00", days=("sat",), timezone="America/New_York"),
+        now_unix=at("2026-03-08T07:30:00+00:00"),
+    ),
+    no(
+        "spring: ends an hour earlier",
+        when(after="23:00", before="04:00", days=("sat",), timezone="America/New_York"),
+        "after",
+        now_unix=at("2026-03-08T08:00:00+00:00"),
+    ),
+]
+CONDITIONS = [*CALLERS, *FIGURES, *LOADS, *CLOCKS]
