@@ -21,7 +21,6 @@ FIELDS_OF: Final[dict[RuleAction, tuple[str, ...]]] = {
 """What belongs to one action alone."""
 
 _NEEDED: Final[dict[RuleAction, tuple[str, str]]] = {
-    "route": ("targets", "a rule that routes names at least one target"),
     "deny": ("deny_status", "a rule that denies names the status of its answer, 400 to 499"),
     "jump": ("jump", "a rule that jumps names the frontend model whose rules go on from here"),
 }
@@ -38,8 +37,9 @@ def refuse_unfit(form: RuleForm, at: str = "") -> None:
                 _refuse(
                     f"{at}{field}", f"is for rules whose action is `{action}`; this one's is `{form.action}`"
                 )
-    needed, why = _NEEDED[form.action]
-    if getattr(form, needed) in (None, ()):
+    # A rule that routes needs no targets: without any it sends to its model's own.
+    needed, why = _NEEDED.get(form.action, ("action", ""))
+    if getattr(form, needed) is None:
         _refuse(f"{at}{needed}", why)
     refuse_repeated(form.targets, at)
 

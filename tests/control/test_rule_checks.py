@@ -10,7 +10,6 @@ from fastllm_shared.snapshot import Conditions
 A = (Target("a"),)
 
 UNFIT = [
-    (RuleForm(), "targets"),
     (RuleForm(action="deny"), "deny_status"),
     (RuleForm(action="jump"), "jump"),
     (RuleForm(targets=A, deny_status=403), "deny_status"),
@@ -43,6 +42,8 @@ def test_what_is_unfit_is_named(form: RuleForm, field: str) -> None:
 
 def test_what_is_fit_passes() -> None:
     for form in (
+        RuleForm(),
+        RuleForm(tag="x", policy="cheapest"),
         RuleForm(targets=A, policy="cheapest", tag="x"),
         RuleForm(action="deny", deny_status=413),
         RuleForm(action="deny", deny_status=403, deny_message="not today", tag="x"),

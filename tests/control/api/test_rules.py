@@ -67,7 +67,6 @@ async def test_the_worked_session(plane: ControlPlane) -> None:
 
 A = [{"target": "a"}]
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "targets"),
     ({"targets": [{"target": "a"}, {"target": "a"}]}, "targets[1].target"),
     ({"targets": A, "position": -1}, "position"),
     ({"targets": A, "position": 1000}, "position"),
