@@ -172,6 +172,7 @@ class Gateway:
         times: RelayTimes,
         edge: EdgeSettings,
         pools: Callable[[TimerWheel], PoolFactory],
+        limits: Limits,
     ) -> None:
         self.log_path = folder / "log"
         self._descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -203,7 +204,7 @@ class Gateway:
                 retries=retries,
                 metrics=self.metrics,
             ),
-            limits=Limits(),
+            limits=limits,
             meter=Meter(
                 replica="replica-1", outbox=self.events, metrics=self.metrics, access_log=self._access_log
             ),
@@ -222,6 +223,12 @@ class Gateway:
             log=log,
         )
         self.port = 0
+        self.given: Snapshot | None = None
+
+    def configure(self, **changes: Any) -> None:
+        """Serves from the first snapshot with these changes."""
+        assert self.given is not None
+        self.store.accept(msgspec.structs.replace(self.given, **changes))
 
     @property
     def url(self) -> str:
@@ -343,6 +350,7 @@ async def gateway(
     tls: ssl.SSLContext | None = None,
     handshake_seconds: float | None = None,
     pools: Callable[[TimerWheel], PoolFactory] = usual_pools,
+    limits: Limits | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
@@ -354,12 +362,14 @@ async def gateway(
         times or RelayTimes(),
         edge or EdgeSettings(max_inflight=10_000),
         pools,
+        limits or Limits(),
     )
     entries = [
         provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)
     ]
     numbered = [backend(n, **(backends or {})) for n in range(1, len(engines) + 1)]
-    made.store.accept(snapshot(entries, numbered, **changes))
+    made.given = snapshot(entries, numbered, **changes)
+    made.configure()
     listener = await asyncio.get_running_loop().create_server(
         made.server, "127.0.0.1", 0, ssl=tls, ssl_handshake_timeout=handshake_seconds
     )
