@@ -27,7 +27,11 @@ _PAGE = text(
     "SELECT s.version, s.at, encode(s.hash, 'hex') AS hash, coalesce((SELECT json_agg(json_build_object("
     "'id', e.id, 'at', e.at, 'actor', e.actor, 'action', e.action, 'target_kind', e.target_kind,"
     " 'target_id', e.target_id, 'target_name', e.target_name) ORDER BY e.id)"
-    " FROM audit_events e WHERE e.id = ANY(s.audit_ids)), '[]'::json) AS events"
+    # Of two control planes one may write a version down after the other has written down a later one, which
+    # took its events along: each event is shown with the first version that holds it.
+    " FROM audit_events e WHERE e.id = ANY(s.audit_ids) AND e.version > coalesce("
+    "(SELECT max(p.version) FROM published_snapshots p WHERE p.version < s.version), 0)), '[]'::json)"
+    " AS events"
     " FROM published_snapshots s WHERE CAST(:after AS bigint) IS NULL OR s.version < :after"
     " ORDER BY s.version DESC LIMIT :limit"
 )

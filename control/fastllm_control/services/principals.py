@@ -69,7 +69,7 @@ async def delete(tx: Transaction, reference: str, now: datetime.datetime) -> Non
 
 async def give_role(tx: Transaction, reference: str, role: str) -> list[str]:
     """Returns the roles that are held then. Giving a held one changes nothing."""
-    row = await require(tx, reference)
+    row = await require(tx, reference, lock=True)
     given = await roles.find(tx.session, role)
     if given is None:
         raise _no_role(role)
@@ -86,7 +86,7 @@ async def give_role(tx: Transaction, reference: str, role: str) -> list[str]:
 async def take_role(tx: Transaction, reference: str, role: str, now: datetime.datetime) -> list[str]:
     """Returns the roles that are held then. Raises `NotFound` when the role was not held."""
     async with administration_kept(tx, now):
-        row = await require(tx, reference)
+        row = await require(tx, reference, lock=True)
         taken = await roles.find(tx.session, role)
         if taken is None:
             raise _no_role(role)
