@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fastllm_shared.snapshot import Policy
@@ -41,7 +42,7 @@ def test_replicas_agree_and_later_turns_find_the_cache_of_the_first(
 ) -> None:
     """While load is even: 700 conversations of four turns, mixed, over two replicas and four backends."""
     found = serve([Replica(4), Replica(4, seed=5)], conversations=700, turns=4, at_once=at_once)
-    record_property("found", found)
+    record_property("found", msgspec.to_builtins(found))
     assert found.agreed >= 0.95
     assert found.returned >= 0.85
     assert all(0.2 < share < 0.3 for share in found.shares.values())
