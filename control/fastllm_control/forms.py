@@ -201,8 +201,8 @@ class PoolPatch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RuleForm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One rule, its place apart. `route` takes targets (without any it sends to the model's own), `deny` a 4xx
-    status and a message, `jump` the name of a frontend model whose rules go on from here."""
+    """One rule, its place apart. `route` takes targets (without any it sends to the model's own), `deny` a
+    4xx status and a message, `jump` the name of a frontend model whose rules go on from here."""
 
     when: Conditions = Conditions()
     action: RuleAction = "route"

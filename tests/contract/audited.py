@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from sqlalchemy import text
@@ -80,6 +81,8 @@ class Stage:
         self.secrets: set[str] = {PASSWORD, PROXY_TOKEN, "11" * 32}
         self.answers: list[bytes] = []
         self._numbers = itertools.count(1)
+        self.secrets.add(urlsplit(plane.services.settings.database_url).password or "")
+        assert "" not in self.secrets
         self._remember_proof(plane.admin_key)
         self._remember_proof(viewer)
 

@@ -6,6 +6,7 @@ An operation that is added fails here until a module `writes_*` has a scenario o
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -102,6 +103,26 @@ async def test_the_same_write_again_leaves_one_more_only_if_it_changed_something
         return
     assert answer.status in ((404, 409) if write.again == "refused" else (200, 201)), answer.body
     assert (after, answer.version) == (before, None)
+
+
+@every_write
+async def test_the_same_write_many_times_at_once(stage: Stage, name: str) -> None:
+    """Exactly one of them does it, unless each is another change; none meets a defect."""
+    write, operation = await _prepared(stage, name), OPERATION_OF[name]
+    before = await stage.trace()
+    answers = await asyncio.gather(*(stage.send(operation.method, write) for _ in range(5)))
+    after = await stage.trace()
+    passed = [answer for answer in answers if answer.status == operation.status]
+    refused = {answer.status for answer in answers if answer.status >= 400}
+    assert refused <= {404, 409}, [answer.body for answer in answers]
+    versions = [answer.version for answer in passed if answer.version is not None]
+    if write.action is None:
+        assert (after, versions, refused) == (before, [], set())
+        return
+    made = len(passed) if write.again == "another" else 1
+    assert after.events == before.events + made
+    assert len(set(versions)) == len(versions) == (made if write.content else 0)
+    assert len(passed) == 1 if write.again == "refused" else passed
 
 
 @every_write

@@ -127,6 +127,8 @@ async def test_who_is_refused_is_refused_before_anything_is_read(stage: Stage, r
         for raw in (b"{", b'{"no_such": 1}', b" " * 70_000) if route.method != "GET" else (None,):
             answer = await stage.knock(route, caller, raw)
             assert (answer.status, answer.error["field"]) == (401, None)
+        if route.method == "GET":
+            assert (await stage.knock(route._replace(method="HEAD"), caller)).status == 401
 
 
 @pytest.mark.parametrize("route", [route for route in GUARDED if route.permission in VERBS], ids=_name)
