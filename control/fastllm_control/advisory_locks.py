@@ -18,13 +18,15 @@ class AdvisoryLock(IntEnum):
     """`MIGRATE`: one program migrates while the others wait. `PARTITIONS`: likewise for making partitions.
     `ADMINISTERING`: changes that may take somebody's way of administering away. `TARGET_NAMES`: the name
     space that provider models and pools share. `ROUTING`: rules and the fallback, so that
-    two jumps which would close a circle between them are not written at once."""
+    two jumps which would close a circle between them are not written at once. `APPLY`: one configuration file
+    is applied at a time."""
 
     MIGRATE = _FASTLLM + 1
     ADMINISTERING = _FASTLLM + 2
     PARTITIONS = _FASTLLM + 3
     TARGET_NAMES = _FASTLLM + 4
     ROUTING = _FASTLLM + 5
+    APPLY = _FASTLLM + 6
 
 
 async def take(session: AsyncSession | AsyncConnection, lock: AdvisoryLock) -> None:

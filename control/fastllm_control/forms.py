@@ -60,6 +60,8 @@ class NewProvider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     stream_usage: StreamUsage = "inject"
     ca: Pem | None = None
     server_name: HostName | None = None
+    state: State = "active"
+    state_reason: Reason | None = None
 
     def __repr__(self) -> str:
         return f"NewProvider({self.name})"  # without what is secret of it

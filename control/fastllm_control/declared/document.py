@@ -42,7 +42,6 @@ from fastllm_shared.snapshot import (
     StreamUsage,
 )
 
-FORMAT = 1
 _Text = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -149,19 +148,19 @@ class DeclaredRole(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class DeclaredLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    requests_per_min: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
-    tokens_per_min: Annotated[int, Meta(ge=1, le=2**53 - 1)] | None = None
+    requests_per_min: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    tokens_per_min: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     max_concurrent: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 class DeclaredBudget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Caps and window; what was used is no configuration, and is never rewound."""
 
-    tokens_total: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
-    cost_total_micros: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
+    tokens_total: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    cost_total_micros: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     window: Window = "monthly"
-    timezone: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
-    starts_at: datetime.datetime | None = None
+    timezone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
+    starts_at: Annotated[datetime.datetime, Meta(tz=True)] | None = None
 
 
 class DeclaredPrincipal(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import yaml
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from fastllm_control.declared.document import (
     DeclaredFrontend,
@@ -103,11 +103,33 @@ def parse(text: str | bytes) -> tuple[Any, Lines]:
 
 def write(document: Document) -> str:
     """The YAML of a document, which `read` reads as the same document."""
-    plain = msgspec.to_builtins(document)
+    plain = _plain(document)
     body: str = yaml.dump(
         plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1_000_000
     )
     return _HEADER + body
+
+
+def _plain(value: Any) -> Any:
+    """Plain values, in the order of the fields, without what is as it would be anyway."""
+    if isinstance(value, Struct):
+        pairs = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+        return {
+            field.name: _plain(one)
+            for field, one in pairs
+            if one is not UNSET and not _is_default(field, one)
+        }
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return msgspec.to_builtins(value)
+
+
+def _is_default(field: msgspec.structs.FieldInfo, value: Any) -> bool:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return bool(value == field.default_factory())
+    return field.default is not msgspec.NODEFAULT and bool(value == field.default)
 
 
 def _checked(text: str | bytes) -> str:

@@ -77,7 +77,7 @@ async def read(session: AsyncSession) -> Rows:
         rules=await _structs(session, RoutingRule, RuleRow, RoutingRule.position),
         rule_targets=await _targets(session, RuleTarget, RuleTarget.rule_id),
         default_targets=await _targets(session, DefaultTarget, DefaultTarget.frontend_model_id),
-        fallback_model=await _fallback(session),
+        fallback_model=await fallback(session),
     )
 
 
@@ -168,7 +168,8 @@ async def _frontend_models(session: AsyncSession) -> Sequence[FrontendModelRow]:
     return await _read(session, query.order_by(FrontendModel.name), FrontendModelRow)
 
 
-async def _fallback(session: AsyncSession) -> str | None:
+async def fallback(session: AsyncSession) -> str | None:
+    """The name of the frontend model that may end every chain."""
     value = await session.scalar(select(SettingRow.value).where(SettingRow.name == FALLBACK_SETTING))
     return value if isinstance(value, str) else None
 

@@ -120,10 +120,12 @@ async def create(tx: Transaction, ring: Keyring, form: NewProvider, result: Dial
         condition=condition_of(result),
         reason=result.reason,
         last_probe_at=datetime.datetime.now(datetime.UTC),
+        state="active",
         **{name: getattr(form, name) for name in _PLAIN},
     )
     tx.session.add(row)
-    changes = created(row, _AUDITED)
+    state = change_state(tx.actor, row, {"state": form.state, "state_reason": form.state_reason})
+    changes = created(row, _AUDITED) | state
     if row.credential is not None:
         changes["upstream_api_key"] = Change(None, SECRET_SET)
     if row.extra_headers is not None:
@@ -212,6 +214,12 @@ def canonical(api_base: str) -> str:
     return f"{url.scheme}://{host}:{url.port}{url.path}"
 
 
+def same_origin(one: str, other: str) -> bool:
+    """Whether two addresses are of one host, port and scheme: what was given for one may go to the other."""
+    a, b = parse_url(one), parse_url(other)
+    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
+
+
 def _check_certificates(pem: str) -> None:
     try:
         ssl.create_default_context(cadata=pem)
@@ -250,12 +258,10 @@ def _move(row: Provider, values: dict[str, Any]) -> dict[str, Change]:
     api_base = values["api_base"].rstrip("/")
     if row.kind == "dynamic" and api_base != row.api_base:
         raise Conflict("address_by_agent", "its agent registers its address", "api_base")
-    before, after = parse_url(row.api_base), parse_url(api_base)
-    same_origin = (before.scheme, before.host, before.port) == (after.scheme, after.host, after.port)
     kept = (row.credential is not None and "upstream_api_key" not in values) or (
         row.extra_headers is not None and "extra_headers" not in values
     )
-    if not same_origin and kept:
+    if not same_origin(row.api_base, api_base) and kept:
         message = "what is stored was given for another host: send it again with the new address, or null"
         field = "extra_headers" if "upstream_api_key" in values else "upstream_api_key"
         raise Invalid("credential_for_another_host", message, field)

@@ -1,0 +1,203 @@
+"""Making the database so as a document says: looked at, dialled, done in one transaction, or not at all.
+
+`perform` is the whole way. `apply` is its part within a transaction that somebody else opens: what is new
+must have been dialled before (`dial_new`), since dialling may take seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from fastllm_control.access import Actor, Verb
+from fastllm_control.declared import export
+from fastllm_control.declared.checking import problems_of, provider_form
+from fastllm_control.declared.document import Document
+from fastllm_control.declared.export import Current
+from fastllm_control.declared.merging import merged
+from fastllm_control.declared.performing import Performer, Wanted, located
+from fastllm_control.declared.plan import Plan, Step, plan, served_by_leased
+from fastllm_control.declared.problems import Broken, Problem
+from fastllm_control.declared.references import Resolved, Secrets, resolve
+from fastllm_control.declared.text import Read
+from fastllm_control.dial import Dialer, DialResult
+from fastllm_control.errors import ApiError, Forbidden, Invalid
+from fastllm_control.failures import refusal_of
+from fastllm_control.repositories import declared
+from fastllm_control.secrets import Keyring
+from fastllm_control.services.providers import endpoint_of, refuse_unreachable
+from fastllm_control.transaction import Database, Transaction
+
+DIALS_AT_ONCE = 50
+ATTEMPTS = 3
+Dials = Mapping[str, DialResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What it takes beside a database: the keyring (or `NoKeyring`), the way to dial, where references are
+    looked up, and the time."""
+
+    ring: Keyring
+    dialer: Dialer
+    secrets: Secrets
+    clock: Callable[[], datetime.datetime]
+
+
+class _DryRun(Exception):
+    """Carries the plan out of a transaction that is to leave nothing."""
+
+    def __init__(self, found: Plan) -> None:
+        self.found = found
+
+
+async def perform(
+    database: Database, actor: Actor, means: Means, read: Read, *, prune: bool, dry_run: bool
+) -> Plan:
+    """Apply a document. A dry run does all of it and then leaves nothing of it. Raises `ApiError`: then
+    nothing was changed."""
+    dials = await dial_new(database, means, read, prune=prune)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            async with database.begin(actor) as tx:
+                found = await apply(tx, means, read, prune=prune, dials=dials)
+                if dry_run:
+                    raise _DryRun(found)
+            return msgspec.structs.replace(found, version=tx.version)
+        except _DryRun as ended:
+            return ended.found
+        except DBAPIError as error:
+            # Somebody who changes the same things at the same time may win; all that was done is undone then.
+            refusal = refusal_of(error)
+            if refusal is None or refusal.code != "concurrent_change" or attempt == ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def dial_new(database: Database, means: Means, read: Read, *, prune: bool) -> Dials:
+    """Dial the providers that are not there yet, all at once. Raises `Broken` for a document that cannot be
+    applied, and for an address that may not be dialled."""
+    async with database.read() as session:
+        current, secrets = await _looked_at(session, means, read, prune=prune)
+    slots = asyncio.Semaphore(DIALS_AT_ONCE)
+    new = [entry for entry in read.document.providers or () if entry.name not in current.sealed]
+
+    async def dialled(index: int) -> DialResult:
+        entry, resolved = new[index], secrets[new[index].name]
+        form = provider_form(entry, *resolved.given())
+        async with slots:
+            return await means.dialer.dial(endpoint_of(form))
+
+    results = await asyncio.gather(*(dialled(index) for index in range(len(new))))
+    dials = {entry.name: result for entry, result in zip(new, results, strict=True)}
+    _refuse_forbidden(read, dials)
+    return dials
+
+
+async def apply(tx: Transaction, means: Means, read: Read, *, prune: bool, dials: Dials) -> Plan:
+    """Do within a transaction what the document asks for; whoever leaves the transaction by an exception has
+    changed nothing. Raises `ApiError`."""
+    await declared.hold(tx.session)
+    current, secrets = await _looked_at(tx.session, means, read, prune=prune)
+    changes = {name: resolved.changed for name, resolved in secrets.items()}
+    steps = plan(current, read.document, changes, prune=prune)
+    _refuse_unauthorised(tx.actor, steps)
+    noted = len(tx.notes)
+    wanted = Wanted(read.document, read.lines, current, secrets, dials)
+    await Performer(tx, means.ring, means.clock(), wanted).perform(steps)
+    tx.notes[noted:] = merged(tx.notes[noted:])
+    return Plan(steps, tuple(_warnings(read.document, current, secrets, dials, prune=prune)))
+
+
+async def _looked_at(
+    session: AsyncSession, means: Means, read: Read, *, prune: bool
+) -> tuple[Current, Mapping[str, Resolved]]:
+    """What is there, and the secrets of the document's providers. Raises `Broken` with everything that makes
+    it impossible to apply."""
+    current = await export.current(session)
+    problems = problems_of(read.document, read.lines, current, means.dialer.addresses, prune=prune)
+    unfit = {problem.field.partition(".")[0] for problem in problems}
+    secrets = {}
+    for index, entry in enumerate(read.document.providers or ()):
+        if f"providers[{index}]" in unfit:
+            continue
+        stored = current.sealed.get(entry.name)
+        try:
+            secrets[entry.name] = resolve(entry, stored, means.ring, means.secrets)
+        except Invalid as error:
+            field = f"providers[{index}].{error.field}"
+            problems.append(read.lines.problem(field, error.message))
+        except ApiError as error:
+            raise located(error, read.lines, f"providers[{index}]") from None
+    if problems:
+        raise Broken(sorted(problems, key=_place))
+    return current, secrets
+
+
+def _place(problem: Problem) -> int:
+    return problem.line or 0
+
+
+def _refuse_forbidden(read: Read, dials: Dials) -> None:
+    problems = []
+    for index, entry in enumerate(read.document.providers or ()):
+        try:
+            if entry.name in dials:
+                refuse_unreachable(dials[entry.name], force=True)
+        except ApiError as error:
+            problems.append(read.lines.problem(f"providers[{index}].api_base", error.message))
+    if problems:
+        raise Broken(problems)
+
+
+def _refuse_unauthorised(actor: Actor, steps: Sequence[Step]) -> None:
+    """Raise `Forbidden` unless the actor holds what every step takes."""
+    verbs: set[Verb] = {
+        "access:write" if step.kind in ("role", "principal") else "config:write" for step in steps
+    }
+    lacking = sorted(verb for verb in verbs if not actor.may(verb))
+    if lacking:
+        raise Forbidden("forbidden", f"what this file changes takes the permission {' and '.join(lacking)}")
+
+
+def _warnings(
+    document: Document, current: Current, secrets: Mapping[str, Resolved], dials: Dials, *, prune: bool
+) -> list[str]:
+    found = [sentence for resolved in secrets.values() for sentence in resolved.kept]
+    for name, result in dials.items():
+        if not result.reachable or result.needs_credential:
+            found.append(
+                f"the provider {name} {'' if result.reachable else 'does not answer: '}{result.reason}"
+            )
+    found += _unresolved(document, current, prune)
+    if prune and document.provider_models is not None:
+        named = {entry.name for entry in document.provider_models}
+        found += [
+            f"the provider model {name} stays: leased providers serve it"
+            for name in sorted(served_by_leased(current) - named)
+        ]
+    return found
+
+
+def _unresolved(document: Document, current: Current, prune: bool) -> list[str]:
+    """Targets that name nothing: allowed, since what they name may come later, and often a slip."""
+    known: set[str] = set(served_by_leased(current))
+    for section in ("provider_models", "pools"):
+        managed = getattr(document, section)
+        known |= {entry.name for entry in managed or ()}
+        if managed is None or not prune:
+            known |= {entry.name for entry in getattr(current.document, section)}
+    found = []
+    for model in document.frontend_models or ():
+        targets = [*model.targets, *(target for rule in model.rules for target in rule.targets)]
+        found += [
+            f"the frontend model {model.name} has the target {name}, which is not there (yet)"
+            for name in sorted({target.target for target in targets} - known)
+        ]
+    return found
