@@ -85,8 +85,8 @@ BROKEN: dict[str, tuple[str, str]] = {
         "line 3, frontend_models[0].name: a grant on `model/*` means every model",
     ),
     "jump without a destination": (
-        RULE + "when: {stream: true}\n",
-        "line 5, frontend_models[0].rules[0].targets: a rule",
+        RULE + "action: jump\n",
+        "line 5, frontend_models[0].rules[0].jump: a rule",
     ),
     "deny without status": (
         RULE + "action: deny\n",
