@@ -86,7 +86,8 @@ async def test_an_engine_that_took_the_request_and_closed_in_order_has_had_its_a
 
 async def test_an_engine_that_resets_all_it_is_sent_is_hit_a_fifth_more_at_most(tmp_path: Path) -> None:
     calls = 200
-    async with fleet(tmp_path, Answer(delay_to_head=0.1)) as (proxy, engines):
+    # Long enough for all of them to be under way at once on a busy machine too.
+    async with fleet(tmp_path, Answer(delay_to_head=0.5)) as (proxy, engines):
         answers = await asyncio.gather(*(proxy.post() for _ in range(calls)))
         assert all(answer.status == 200 for answer in answers)
         kept = proxy.backend(1).pool.idle

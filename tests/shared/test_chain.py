@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastllm_shared.chain import mean_inflight, route
 from fastllm_shared.routing import Rule
-from fastllm_shared.snapshot import Conditions, RuleEntry
+from fastllm_shared.snapshot import Conditions, Policy, RuleEntry
 from tests.shared.worlds import World, asked, chooser, entries, facts, frontend, model, world
 
 
@@ -86,3 +88,48 @@ def test_the_inflight_figure_of_a_rule(rule: RuleEntry, mean: float | None) -> N
         made.backends[id_].inflight = inflight
     made.backends["a-3"].out = made.backends["out-1"].out = True
     assert mean_inflight(made.routes, Rule("f", rule), "openai", 0.0) == mean
+
+
+POLICIES: tuple[Policy, ...] = (
+    "weighted",
+    "cache-affinity",
+    "least-loaded",
+    "lowest-latency",
+    "round-robin",
+    "cheapest",
+)
+_STATES = st.tuples(
+    st.integers(0, 3),  # weight
+    st.sampled_from([0, 10, 1000]),  # context length, 0: not declared
+    st.booleans(),  # out of rotation
+    st.integers(0, 50),  # in flight
+    st.none() | st.floats(0, 10),  # latency
+)
+
+
+@given(st.lists(_STATES, max_size=6), st.sampled_from(POLICIES), st.integers(0, 2**64 - 1))
+def test_a_chain_is_the_list_with_one_in_front_and_what_is_too_small_behind(
+    states: list[tuple[int, int, bool, int, float | None]], policy: Policy, key: int
+) -> None:
+    models = [
+        model(f"t{at}", **({"context_length": length} if length else {}))
+        for at, (_, length, *_) in enumerate(states)
+    ]
+    listed = [(f"t{at}", state[0]) for at, state in enumerate(states)]
+    made = world(models, frontend("f", *listed, policy=policy))
+    for at, (_, _, out, inflight, latency) in enumerate(states):
+        backend = made.backends[f"t{at}-1"]
+        backend.out, backend.inflight, backend.latency = out, inflight, latency
+    found = route(made.routes, "f", facts(), asked(key, prompt_tokens=100), chooser(), lambda _: False)
+    names = [target.name for target in found.chain]
+    small = [f"t{at}" for at, state in enumerate(states) if state[1] == 10]
+    fitting = [name for name, _ in listed if name not in small]
+    if not fitting:
+        fitting, small = small, []
+    assert sorted(names) == sorted(name for name, _ in listed)
+    assert names[len(fitting) :] == small
+    assert [name for name in fitting if name != names[0]] == names[1 : len(fitting)] if names else True
+    if names:
+        up = [name for name in fitting if not states[int(name[1:])][2]] or fitting
+        weighty = [name for name in up if states[int(name[1:])][0]]
+        assert names[0] in (weighty or up[:1])
