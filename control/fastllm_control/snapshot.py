@@ -192,12 +192,13 @@ def _model(row: ModelRow, backends: Mapping[str, Sequence[str]]) -> ProviderMode
 
 def _pools(rows: Rows, by_model: Mapping[str, Sequence[str]], live: set[str]) -> tuple[PoolEntry, ...]:
     members = _grouped((member.pool_id, member) for member in rows.pool_members)
+    named_models = {row.name: by_model.get(str(row.id), ()) for row in rows.models}
     entries = []
     for pool in rows.pools:
         weights: dict[str, int] = {}
         for member in members.get(pool.id, ()):
             named = (
-                by_model.get(str(member.provider_model_id), ())
+                named_models.get(member.provider_model or "", ())
                 if member.backend_id is None
                 else [str(member.backend_id)]
             )

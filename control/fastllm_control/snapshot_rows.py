@@ -88,7 +88,7 @@ class PoolRow(msgspec.Struct, frozen=True):
 
 class PoolMemberRow(msgspec.Struct, frozen=True):
     pool_id: UUID
-    provider_model_id: UUID | None
+    provider_model: str | None
     backend_id: UUID | None
     weight: int
 

@@ -202,8 +202,8 @@ def test_pools_are_flattened_to_backends_that_are_in() -> None:
     pool = PoolRow(uuid7(), "local", "least-loaded")
     members = [
         PoolMemberRow(pool.id, None, two.id, 5),
-        PoolMemberRow(pool.id, qwen.id, None, 2),
-        PoolMemberRow(pool.id, other.id, None, 1),
+        PoolMemberRow(pool.id, "qwen", None, 2),
+        PoolMemberRow(pool.id, "other", None, 1),
         PoolMemberRow(pool.id, None, off.id, 1),
     ]
     snapshot = built(

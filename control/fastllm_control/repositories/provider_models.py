@@ -17,6 +17,7 @@ from fastllm_control.tables.configuration import (
     Backend,
     DefaultTarget,
     Pool,
+    PoolMember,
     Provider,
     ProviderModel,
     RuleTarget,
@@ -100,14 +101,21 @@ async def is_served(session: AsyncSession, model_id: UUID, provider_id: UUID, up
 
 
 async def move_targets(session: AsyncSession, before: str, after: str) -> None:
-    """Targets and acceptances are bound by name: they follow a model that is renamed."""
-    for table in (DefaultTarget, RuleTarget):
-        await session.execute(update(table).where(table.target == before).values(target=after))
+    """Targets, pool members and acceptances are bound by name: they follow a model that is renamed."""
+    await move_named_targets(session, before, after)
+    member = update(PoolMember).where(PoolMember.provider_model == before)
+    await session.execute(member.values(provider_model=after))
     moved = select(
         Acceptance.principal_id, text(":after").bindparams(after=after), Acceptance.accepted_by
     ).where(Acceptance.provider_model == before)
     columns = ["principal_id", "provider_model", "accepted_by"]
     await session.execute(insert(Acceptance).from_select(columns, moved).on_conflict_do_nothing())
+
+
+async def move_named_targets(session: AsyncSession, before: str, after: str) -> None:
+    """Targets of frontend models and rules follow what is renamed."""
+    for table in (DefaultTarget, RuleTarget):
+        await session.execute(update(table).where(table.target == before).values(target=after))
 
 
 async def accept(session: AsyncSession, principal_id: UUID, model: str, by: str) -> None:
@@ -121,3 +129,8 @@ async def resolved(session: AsyncSession, names: Sequence[str]) -> frozenset[str
     models = select(ProviderModel.name).where(ProviderModel.name.in_(names))
     pools = select(Pool.name).where(Pool.name.in_(names))
     return frozenset(await session.scalars(union_all(models, pools)))
+
+
+async def existing(session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
+    """Those of `names` that a provider model bears."""
+    return frozenset(await session.scalars(select(ProviderModel.name).where(ProviderModel.name.in_(names))))

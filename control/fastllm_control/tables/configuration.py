@@ -214,18 +214,24 @@ class Pool(Base):
 
 
 class PoolMember(Base):
-    """One backend, or all those of a provider model, in a pool."""
+    """One backend, or all those of a provider model, in a pool. A model is bound by name, as a target is: the
+    membership stays when the model goes, and counts again when the name returns.
+
+    `provider_model_id` is not used any more; the release before read it.
+    """
 
     __tablename__ = "pool_members"
     __table_args__ = (
-        CheckConstraint("num_nonnulls(provider_model_id, backend_id) = 1", name="one_reference"),
+        CheckConstraint("num_nonnulls(provider_model, backend_id) = 1", name="one_reference"),
         CheckConstraint("weight > 0", name="weight"),
+        Index(None, "provider_model"),
         Index(None, "provider_model_id"),
         Index(None, "backend_id"),
     )
 
     pool_id: Mapped[UUID] = mapped_column(ForeignKey("pools.id", ondelete="CASCADE"), primary_key=True)
     position: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    provider_model: Mapped[str | None]
     provider_model_id: Mapped[UUID | None] = mapped_column(
         ForeignKey("provider_models.id", ondelete="CASCADE")
     )

@@ -109,14 +109,14 @@ async def test_principals_with_all_that_hangs_on_them(database: Database) -> Non
 
 async def test_routes_in_their_order(database: Database, stock: Stock) -> None:
     await stock.provider("gpu-1")
-    model = await stock.model("qwen", "gpu-1")
+    await stock.model("qwen", "gpu-1")
     frontend = await stock.frontend("assistant", "b", "a", "c")
     pool, first, second = uuid7(), uuid7(), uuid7()
     await execute(
         database,
         f"INSERT INTO pools (id, name, policy) VALUES ('{pool}', 'local', 'round-robin')",
-        "INSERT INTO pool_members (pool_id, position, provider_model_id, weight)"
-        f" VALUES ('{pool}', 0, '{model}', 2)",
+        "INSERT INTO pool_members (pool_id, position, provider_model, weight)"
+        f" VALUES ('{pool}', 0, 'qwen', 2)",
         "INSERT INTO routing_rules (id, frontend_model_id, position, conditions, tag) VALUES"
         f" ('{second}', '{frontend}', 1, '{{}}', 'second'),"
         f" ('{first}', '{frontend}', 0, '{{\"stream\": true}}', 'first')",
