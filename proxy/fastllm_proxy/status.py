@@ -125,7 +125,7 @@ class Status:
     def _word(self, view: View | None) -> Literal["ok", "degraded", "not_ready"]:
         if view is None:
             return "not_ready"
-        if self._supervisor.overdue() or not all(_usable(model) for model in view.models.values()):
+        if self._supervisor.overdue() or not all(_usable(model, view) for model in view.models.values()):
             return "degraded"
         return "ok"
 
@@ -134,9 +134,9 @@ def _backends_of(view: View | None) -> tuple[Backend, ...]:
     return () if view is None else tuple(view.backends.values())
 
 
-def _usable(model: FrontendModel) -> bool:
-    """Whether some request for it can be served. What a jump leads to is another model's matter."""
-    if any(rule.action == "jump" for rule in model.entry.rules):
+def _usable(model: FrontendModel, view: View) -> bool:
+    """Whether some request for it can be served. A model that a jump leads to is asked about itself."""
+    if any(rule.jump in view.models for rule in model.entry.rules if rule.action == "jump"):
         return True
     lists = (model.default, *model.by_rule.values())
     return any(m.backend.healthy for targets in lists for target in targets.all for m in target.members)

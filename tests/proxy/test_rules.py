@@ -13,6 +13,9 @@ from fastllm_proxy.limits import Limits, Reservation
 from fastllm_shared.snapshot import (
     Conditions,
     FrontendModelEntry,
+    Policy,
+    PoolEntry,
+    PoolMember,
     PrincipalEntry,
     ProviderModelEntry,
     RuleEntry,
@@ -176,3 +179,36 @@ async def test_turns_go_on_over_a_new_configuration(tmp_path: Path) -> None:
             proxy.configure(**models(frontend_models=(changed,)))
             assert (await proxy.post()).status == 200
         assert (one.hits(CHAT), two.hits(CHAT)) == (2, 2)
+
+
+BOTH = ProviderModelEntry("model-1", "pool", backends=("backend-1", "backend-2"))
+
+
+def pool(policy: Policy, first: int, second: int) -> dict[str, Any]:
+    members = (PoolMember("backend-1", first), PoolMember("backend-2", second))
+    return {"pools": (PoolEntry("p", "pool", policy, members),)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hits"),
+    [
+        (pool("round-robin", 2, 1), [4, 2]),
+        (pool("weighted", 0, 1), [0, 6]),
+        ({"provider_models": (BOTH,), "policy": "round-robin"}, [3, 3]),
+        ({"provider_models": (BOTH,), "policy": "weighted"}, None),
+    ],
+    ids=("a pool's", "a pool's weight of nought", "the list's", "the deployment's"),
+)
+async def test_whose_policy_counts_among_backends(
+    tmp_path: Path, changes: dict[str, Any], hits: list[int] | None
+) -> None:
+    """Six requests of one conversation."""
+    policy: Policy | None = changes.get("policy")
+    entries = {name: value for name, value in changes.items() if name != "policy"}
+    async with FakeEngine.start() as one, FakeEngine.start() as two, gateway(tmp_path, one, two) as proxy:
+        over = FrontendModelEntry("f1", MODEL, 0.0, policy, targets=(TargetEntry("pool"),))
+        proxy.configure(**{**models(), **entries, "frontend_models": (over,)})
+        for _ in range(6):
+            assert (await proxy.post()).status == 200
+        found = [one.hits(CHAT), two.hits(CHAT)]
+        assert found == hits if hits is not None else sorted(found) == [0, 6]

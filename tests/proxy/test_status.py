@@ -15,7 +15,7 @@ from fastllm_proxy.snapshots import SnapshotStore
 from fastllm_proxy.status import Identity, Intervals, Status, new_identity
 from fastllm_proxy.subscribe import Subscriber
 from fastllm_shared.health import Ejection, UsageCounters
-from fastllm_shared.snapshot import FrontendModelEntry, Snapshot
+from fastllm_shared.snapshot import FrontendModelEntry, RuleEntry, Snapshot, TargetEntry
 from tests.fakes.control import TOKEN, FakeControl
 from tests.fakes.log import CapturedLog
 from tests.fakes.replica import LiveBackends, snapshot_of
@@ -111,6 +111,24 @@ async def test_degraded_when_a_model_leads_nowhere(rig: Rig) -> None:
     models = (*snapshot.frontend_models, lost)
     await rig.serve(msgspec.structs.replace(snapshot, frontend_models=models))
     assert rig.status.health(detail=False).status == "degraded"
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"),
+    [
+        ((RuleEntry(0, targets=(TargetEntry("qwen"),)),), "ok"),
+        ((RuleEntry(0, targets=(TargetEntry("gone"),)),), "degraded"),
+        ((RuleEntry(0, action="jump", jump="assistant"),), "ok"),
+        ((RuleEntry(0, action="jump", jump="gone"),), "degraded"),
+    ],
+)
+async def test_a_model_may_be_served_by_its_rules_alone(
+    rig: Rig, rules: tuple[RuleEntry, ...], status: str
+) -> None:
+    snapshot = snapshot_of(URL)
+    ruled = FrontendModelEntry(id="f-2", name="ruled", created_at=0, rules=rules)
+    await rig.serve(msgspec.structs.replace(snapshot, frontend_models=(*snapshot.frontend_models, ruled)))
+    assert rig.status.health(detail=False).status == status
 
 
 async def test_degraded_when_a_loop_is_overdue(rig: Rig) -> None:
