@@ -22,6 +22,7 @@ from fastllm_control.dispatch import build_routes
 from fastllm_control.observe import Log, Metrics
 from fastllm_control.operations import Operation
 from fastllm_control.publisher import Publisher
+from fastllm_control.reference import Reference
 from fastllm_control.secrets import Keyring
 from fastllm_control.security import LoginThrottle, Passwords, ProxyTokens
 from fastllm_control.transaction import Database
@@ -44,6 +45,7 @@ class Services:
 
     settings: ControlSettings
     operations: Sequence[Operation]
+    reference: Reference
     log: Log
     metrics: Metrics
     clock: Clock
@@ -73,6 +75,7 @@ def build_services(
     return Services(
         settings=settings,
         operations=operations,
+        reference=Reference(operations),
         log=log,
         metrics=metrics,
         clock=clock,

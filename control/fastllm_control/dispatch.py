@@ -53,6 +53,11 @@ class _Template:
         # Fewest parameters first, then most fixed text.
         self.rank = (len(pieces) // 2, -sum(len(piece) for piece in pieces[::2]))
 
+    @property
+    def allowed(self) -> list[str]:
+        """The methods that the path takes."""
+        return sorted({*self.operations, "HEAD"} if "GET" in self.operations else self.operations)
+
     def match(self, raw: str) -> dict[str, str] | None:
         found = self._pattern.fullmatch(raw)
         return None if found is None else found.groupdict()
@@ -93,7 +98,7 @@ class OperationRoutes(BaseRoute):
         request.scope["state"]["route"] = template.path
         method = "GET" if request.method == "HEAD" else request.method
         if method not in template.operations:
-            allowed = ", ".join(sorted(template.operations))
+            allowed = ", ".join(template.allowed)
             message = f"{request.method} is not for this path; it takes {allowed}"
             response = failures.answer(405, "method_not_allowed", message, facts.request_id)
             response.headers["allow"] = allowed
@@ -155,6 +160,9 @@ async def _read_body(
 ) -> Any:
     if request.method in ("GET", "HEAD"):
         return None
+    if decoder is not None:
+        headers = request.headers
+        decoding.refuse_other_formats(headers.get("content-type"), headers.get("content-encoding"))
     limit = operation.max_body_bytes
     too_large = TooLarge("body_too_large", f"the body is larger than the {limit} bytes that are taken here")
     declared = request.headers.get("content-length", "")
@@ -170,7 +178,7 @@ async def _read_body(
     except TimeoutError:
         raise Invalid("body_incomplete", f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
     if decoder is not None:
-        return decoding.decode_body(decoder, bytes(body))
+        return decoding.decode_body(decoder, bytes(body), unique=operation.requires != "proxy")
     if bytes(body).strip() not in (b"", b"{}"):
         raise Invalid("unexpected_body", "this takes no body")
     return None

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.responses import Response
 
-from fastllm_control.errors import ApiError, Conflict, Invalid, TooMany, Unavailable
+from fastllm_control.errors import ApiError, Conflict, Invalid, TooMany, Unauthenticated, Unavailable
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -36,6 +36,8 @@ def answer(status: int, code: str, message: str, request_id: str, field: str | N
 def refused(error: ApiError, request_id: str) -> Response:
     """The answer to a refusal."""
     response = answer(error.status, error.code, error.message, request_id, error.field)
+    if isinstance(error, Unauthenticated):
+        response.headers["www-authenticate"] = "Bearer"
     if isinstance(error, TooMany):
         response.headers["retry-after"] = str(error.retry_after_seconds)
     return response

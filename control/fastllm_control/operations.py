@@ -80,8 +80,15 @@ Handler = Callable[[Call], Awaitable["msgspec.Struct | Response | None"]]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One route. `status` is the answer's status on success; `errors` are those it documents beyond
-    400, 401, 403 and 500."""
+    """One route. `status` is the answer's status on success; `errors` are those it documents beyond the ones
+    that the document adds by itself: 400 and 500; 401, 403 and 503 of what is not public; 404 of paths with
+    parameters; 403, 409 and 413 of writes. What is set below `errors` is for the document alone, apart from
+    `transaction` and `max_body_bytes`.
+
+    `description` is what a caller should know beyond the summary; `media` the content types of an answer that
+    is no `result`; `also` further statuses that are no errors, and what they mean; `request_headers` and
+    `response_headers` names of headers with what they are for.
+    """
 
     method: Method
     path: str
@@ -95,3 +102,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[int, ...] = ()
     transaction: bool = True
     max_body_bytes: int = 1 << 20
+    description: str = ""
+    media: tuple[str, ...] = ("application/json",)
+    also: Mapping[int, str] = {}
+    request_headers: Mapping[str, str] = {}
+    response_headers: Mapping[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastllm_control.decoding import decode_body, decode_path, decode_query
+from fastllm_control.decoding import decode_body, decode_path, decode_query, refuse_other_formats
 from fastllm_control.errors import Invalid
 
 
@@ -56,6 +57,11 @@ def refusal(body: bytes) -> Invalid:
         (b'{"name":"\xff"}', "malformed_json", None),
         (b'{"name":"\\ud800"}', "malformed_json", None),
         (b'{"name":"x"} x', "malformed_json", None),
+        (b'{"name":"x","name":"x"}', "repeated_field", "name"),
+        (b'{"name":"x","n\\u0061me":"y"}', "repeated_field", "name"),
+        (b'{"name":"x","targets":[{},{"weight":1,"weight":2}]}', "repeated_field", "targets[1].weight"),
+        (b'{"name":"x","extra":{"k":{"a":[],"b":1,"a":[]}}}', "repeated_field", "extra.k.a"),
+        (b'{"name":"x","extra":{"":1,"":2}}', "repeated_field", "extra."),
     ],
 )
 def test_bodies(body: bytes, code: str, field: str | None) -> None:
@@ -66,6 +72,61 @@ def test_bodies(body: bytes, code: str, field: str | None) -> None:
 
 def test_a_body_that_is_right() -> None:
     assert decode_body(DECODER, b' {"name":"x","targets":[{"weight":2}]} ') == Body("x", [Inner(2)])
+
+
+def test_what_programs_send_is_not_searched_for_repeated_members() -> None:
+    assert decode_body(DECODER, b'{"name":"x","name":"y"}', unique=False) == Body("y")
+
+
+def test_a_member_given_a_great_many_times_takes_no_longer() -> None:
+    started = time.perf_counter()
+    assert refusal(b"{" + b",".join([b'"name":"x"'] * 80_000) + b"}").field == "name"
+    assert time.perf_counter() - started < 1
+
+
+def test_numbers_of_any_length_are_refused_or_read() -> None:
+    assert (
+        refusal(b'{"name":"x","targets":[{"weight":' + b"9" * 100_000 + b"}]}").field == "targets[0].weight"
+    )
+    decode_body(DECODER, b'{"name":"x","extra":{"k":1e-999,"l":' + b"9" * 300 + b"}}")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "",
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/merge-patch+json",
+        "text/json",
+        "application/x-www-form-urlencoded",
+        "text/plain;charset=UTF-8",
+        "application/octet-stream",
+    ],
+)
+def test_formats_that_are_taken_for_json(kind: str | None) -> None:
+    refuse_other_formats(kind, None)
+    refuse_other_formats(kind, "identity")
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoding", "code"),
+    [
+        ("multipart/form-data; boundary=x", None, "unsupported_content_type"),
+        ("application/xml", None, "unsupported_content_type"),
+        ("application/yaml", None, "unsupported_content_type"),
+        ("application/jsonx", None, "unsupported_content_type"),
+        ("json", None, "unsupported_content_type"),
+        ("x" * 9000, None, "unsupported_content_type"),
+        ("application/json", "gzip", "unsupported_encoding"),
+    ],
+)
+def test_formats_that_are_refused(kind: str, encoding: str | None, code: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        refuse_other_formats(kind, encoding)
+    assert refused.value.code == code
+    assert len(refused.value.message) < 500
 
 
 def test_messages_are_short_whatever_was_sent() -> None:

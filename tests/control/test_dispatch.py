@@ -146,7 +146,7 @@ async def test_llm_clients_are_sent_to_the_proxy(routes: ControlPlane, path: str
 
 async def test_other_methods(routes: ControlPlane) -> None:
     answer = await routes.call("DELETE", "/things", token=None)
-    assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     head = await routes.call("HEAD", "/things/a", token=None)
     assert (head.status, head.body) == (200, b"")
     assert int(head.headers["content-length"]) > 0
@@ -225,3 +225,21 @@ async def test_a_client_that_goes_while_sending_is_no_defect(routes: ControlPlan
 def test_two_operations_of_one_route_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="GET /things"):
         OperationRoutes([echo("GET /things"), echo("GET /things")], None)  # type: ignore[arg-type]
+
+
+async def test_a_member_given_twice_is_refused(routes: ControlPlane) -> None:
+    answer = await routes.call("POST", "/things", token=None, raw=b'{"text":"a","text":"b"}')
+    assert (answer.status, answer.error["code"], answer.error["field"]) == (400, "repeated_field", "text")
+
+
+async def test_bodies_that_say_they_are_something_else_are_refused(routes: ControlPlane) -> None:
+    for headers, code in (
+        ({"content-type": "application/yaml"}, "unsupported_content_type"),
+        ({"content-encoding": "gzip"}, "unsupported_encoding"),
+    ):
+        answer = await routes.call("POST", "/things", token=None, raw=b'{"text":"a"}', headers=headers)
+        assert (answer.status, answer.error["code"]) == (400, code)
+    for kind in ("application/x-www-form-urlencoded", "application/json"):
+        headers = {"content-type": kind}
+        answer = await routes.call("POST", "/things", token=None, raw=b'{"text":"a"}', headers=headers)
+        assert answer.status == 200

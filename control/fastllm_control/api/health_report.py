@@ -23,7 +23,6 @@ ROUTES = (
         handler=post_report,
         body=HealthReport,
         result=ReportAck,
-        errors=(413, 503),
         max_body_bytes=MAX_REPORT_BYTES,
     ),
 )

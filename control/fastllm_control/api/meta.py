@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 import fastllm_shared
 from fastllm_control.errors import Unavailable
-from fastllm_control.openapi import document
 from fastllm_control.operations import Call, Operation
-from fastllm_control.reference import CONTENT_SECURITY_POLICY, page
+from fastllm_control.reference import Made
+from fastllm_control.reference_assets import CONTENT_SECURITY_POLICY
 from fastllm_shared.settings import effective
 
 
@@ -47,13 +47,19 @@ async def metrics(call: Call) -> Response:
 
 
 async def openapi(call: Call) -> Response:
-    body = msgspec.json.encode(document(call.services.operations))
-    return Response(body, media_type="application/json")
+    return _unless_held(call, call.services.reference.document, "application/json", {})
 
 
 async def docs(call: Call) -> Response:
     headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
-    return Response(page(document(call.services.operations)), 200, headers, "text/html")
+    return _unless_held(call, call.services.reference.page, "text/html", headers)
+
+
+def _unless_held(call: Call, made: Made, media_type: str, headers: dict[str, str]) -> Response:
+    headers = {**headers, "etag": made.etag, "cache-control": "no-cache"}
+    if call.request.headers.get("if-none-match") == made.etag:
+        return Response(b"", 304, headers)
+    return Response(made.body, 200, headers, media_type)
 
 
 async def config(call: Call) -> Settings:
@@ -76,6 +82,7 @@ ROUTES = (
         summary="Whether the process can serve: the database answers, a snapshot is built",
         handler=readyz,
         result=Alive,
+        errors=(503,),
     ),
     Operation(
         method="GET",
@@ -83,6 +90,7 @@ ROUTES = (
         requires="public",
         summary="Prometheus metrics",
         handler=metrics,
+        media=("text/plain",),
     ),
     Operation(
         method="GET",
@@ -90,6 +98,9 @@ ROUTES = (
         requires="public",
         summary="This API as an OpenAPI 3.1 document",
         handler=openapi,
+        request_headers={"If-None-Match": "The `ETag` of a former answer"},
+        response_headers={"ETag": "Changes with the document"},
+        also={304: "The caller has it"},
     ),
     Operation(
         method="GET",
@@ -97,6 +108,10 @@ ROUTES = (
         requires="public",
         summary="This API as a page to read",
         handler=docs,
+        media=("text/html",),
+        request_headers={"If-None-Match": "The `ETag` of a former answer"},
+        response_headers={"ETag": "Changes with the page"},
+        also={304: "The caller has it"},
     ),
     Operation(
         method="GET",

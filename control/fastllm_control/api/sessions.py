@@ -131,8 +131,9 @@ ROUTES = (
         handler=log_in,
         body=LoginRequest,
         result=LoggedIn,
-        errors=(429,),
+        errors=(401, 429),
         transaction=False,
+        response_headers={"Set-Cookie": "The session"},
     ),
     Operation(
         method="POST",
@@ -141,6 +142,7 @@ ROUTES = (
         summary="End the session of the cookie",
         handler=log_out,
         result=LoggedOut,
+        response_headers={"Set-Cookie": "Takes the session out of the browser"},
     ),
     Operation(
         method="GET",

@@ -126,8 +126,13 @@ ROUTES = (
         summary="What a proxy serves from, as msgpack; `If-None-Match` and `wait` make it a long poll",
         handler=get_snapshot,
         query=SnapshotQuery,
-        result=None,
-        errors=(503,),
+        media=(SNAPSHOT_CONTENT_TYPE,),
+        request_headers={
+            "If-None-Match": "The version that the caller has, as a former answer's `ETag` wrote it",
+            "Accept-Encoding": "`gzip` is understood",
+        },
+        response_headers={"ETag": "The version, in quotes"},
+        also={304: "There is nothing newer than what the caller has"},
         transaction=False,
     ),
     Operation(

@@ -109,7 +109,6 @@ ROUTES = (
         handler=post_usage,
         body=UsageBatch,
         result=UsageAck,
-        errors=(413, 503),
         max_body_bytes=MAX_BATCH_BYTES,
     ),
     Operation(
