@@ -50,6 +50,12 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "admission_max_concurrent": 64,
         },
         "PATCH /admin/backends/{id}": {"upstream_timeout_seconds": 300, "state": "active"},
+        "POST /admin/pools": {
+            "name": "chat-gpus",
+            "policy": "least-loaded",
+            "members": [{"provider_model": "llama-70b", "weight": 3}, {"provider_model": "llama-8b"}],
+        },
+        "PATCH /admin/pools/{id}": {"members": [{"provider_model": "llama-70b"}]},
         "POST /admin/frontend-models": {"name": "chat", "targets": [{"target": "llama-70b"}]},
         "PATCH /admin/frontend-models/{id}": {"policy": "least-loaded"},
         "PUT /admin/frontend-models/{id}/targets": {
