@@ -44,6 +44,7 @@ Wait = Annotated[float, Meta(ge=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 Weight = Annotated[int, Meta(ge=1, le=1_000_000)]
+TargetWeight = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class NewProvider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,10 +138,11 @@ class ProviderModelPatch(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
-    """The name of a provider model or pool, which need not exist yet."""
+    """The name of a provider model or pool, which need not exist yet. With a weight of 0 it is there for
+    failover alone: it is chosen when no target with a weight has a backend in rotation."""
 
     target: Name
-    weight: Weight = 1
+    weight: TargetWeight = 1
 
 
 Targets = Annotated[tuple[Target, ...], Meta(max_length=1000)]

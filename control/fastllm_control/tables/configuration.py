@@ -257,7 +257,7 @@ class DefaultTarget(Base):
     """Where a frontend model goes when no rule decides."""
 
     __tablename__ = "default_targets"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"), Index(None, "target"))
+    __table_args__ = (CheckConstraint("weight >= 0", name="weight"), Index(None, "target"))
 
     frontend_model_id: Mapped[UUID] = mapped_column(
         ForeignKey("frontend_models.id", ondelete="CASCADE"), primary_key=True
@@ -303,7 +303,7 @@ class RuleTarget(Base):
     """Where a rule goes that routes."""
 
     __tablename__ = "rule_targets"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"), Index(None, "target"))
+    __table_args__ = (CheckConstraint("weight >= 0", name="weight"), Index(None, "target"))
 
     rule_id: Mapped[UUID] = mapped_column(
         ForeignKey("routing_rules.id", ondelete="CASCADE"), primary_key=True

@@ -62,6 +62,11 @@ async def test_a_pool_resolves_a_target(plane: ControlPlane) -> None:
     assert made.json["targets"][0]["resolved"] is True
 
 
+async def test_a_target_may_be_there_for_failover_alone(plane: ControlPlane) -> None:
+    made = await add(plane, targets=[{"target": "first"}, {"target": "spare", "weight": 0}])
+    assert [target["weight"] for target in made.json["targets"]] == [1, 0]
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "name"),
     ({"name": ""}, "name"),
@@ -74,7 +79,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "a", "targets": {}}, "targets"),
     ({"name": "a", "targets": ["qwen"]}, "targets[0]"),
     ({"name": "a", "targets": [{}]}, "targets[0].target"),
-    ({"name": "a", "targets": [{"target": "q", "weight": 0}]}, "targets[0].weight"),
+    ({"name": "a", "targets": [{"target": "q", "weight": -1}]}, "targets[0].weight"),
     ({"name": "a", "targets": [{"target": "q"}, {"target": "r", "weight": -1}]}, "targets[1].weight"),
     ({"name": "a", "targets": [{"target": "q", "weight": 1.5}]}, "targets[0].weight"),
     ({"name": "a", "targets": [{"target": "q"}, {"target": "q"}]}, "targets[1].target"),
