@@ -62,4 +62,4 @@ def test_every_known_address_is_one_that_a_path_can_be_put_behind() -> None:
     for base in known:
         parts = urlsplit(base)
         assert parts.scheme == "https" or parts.hostname == "localhost"
-        assert not (parts.query or parts.fragment or base.endswith("/"))
+        assert (parts.query, parts.fragment, base.rstrip("/")) == ("", "", base)
