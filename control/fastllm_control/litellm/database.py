@@ -20,7 +20,13 @@ async def read(url: str) -> Tables:
         connection = await asyncpg.connect(
             _plain(url), timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS
         )
-    except (OSError, ValueError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (
+        OSError,
+        ValueError,
+        asyncio.TimeoutError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+    ) as error:
         reason = f"{type(error).__name__}"
         raise Invalid("unreachable", f"{_VARIABLE}: LiteLLM's database cannot be opened ({reason})") from None
     try:

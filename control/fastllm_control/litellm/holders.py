@@ -88,7 +88,13 @@ def holders(
             roles += role
             principals.append(principal)
         keys.append(
-            ImportedKey(str(row["token"]), by_place[place], _plain(label)[:200], _prefix(row), _utc(row.get("expires")))
+            ImportedKey(
+                str(row["token"]),
+                by_place[place],
+                _plain(label)[:200],
+                _prefix(row),
+                _utc(row.get("expires")),
+            )
         )
         _report_rest(row, path, report)
     return Holders(tuple(roles), tuple(principals), tuple(keys))
@@ -206,11 +212,17 @@ def _budget(row: Row, tables: Tables, path: str, report: Report) -> DeclaredBudg
     micros = int(Decimal(str(cap)) * 10**6)
     window = WINDOWS.get(str(duration))
     if window is None:
-        reason = "a budget here is daily, weekly or monthly" if duration else "a budget here begins anew each window"
+        reason = (
+            "a budget here is daily, weekly or monthly"
+            if duration
+            else "a budget here begins anew each window"
+        )
         report.not_carried(f"{path}: max_budget", reason)
         return None
     if not 1 <= micros <= 10**15:
-        report.not_carried(f"{path}: max_budget", "out of range: revoke the key instead of a budget of nothing")
+        report.not_carried(
+            f"{path}: max_budget", "out of range: revoke the key instead of a budget of nothing"
+        )
         return None
     return DeclaredBudget(cost_total_micros=micros, window=window)
 

@@ -97,8 +97,8 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "required field": ("format: 1\nproviders:\n- name: a", "line 3, providers[0].api_base: Object missing"),
     "unknown field": ("format: 1\nroles:\n- name: a\n  verbs: []", "line 4, roles[0].verbs: Object contains"),
     "out of range": (
-        "format: 1\nfrontend_models:\n- name: a\n  targets:\n  - target: b\n    weight: 0",
-        "line 6, frontend_models[0].targets[0].weight: Expected `int` >= 1",
+        "format: 1\nfrontend_models:\n- name: a\n  targets:\n  - target: b\n    weight: -1",
+        "line 6, frontend_models[0].targets[0].weight: Expected `int` >= 0",
     ),
     "deep inside": (
         FILE.replace("[mon]", "[mon,\n       soon]"),
