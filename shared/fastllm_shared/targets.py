@@ -174,11 +174,21 @@ def policy_among_backends(own: Policy | None, listed: Policy | None) -> Policy:
     return DEFAULT_POLICY if listed is None or listed == "weighted" else listed
 
 
+class _Served(msgspec.Struct, Generic[B], frozen=True):
+    """What a name stands for, whoever points at it. `policy` is a pool's own."""
+
+    policy: Policy | None
+    context_length: int | None
+    members: tuple[Member[B], ...]
+    by_dialect: dict[Dialect, tuple[Member[B], ...]]
+    seed: int
+
+
 class _Resolver(Generic[B]):
     def __init__(self, snapshot: Snapshot, backends: Mapping[str, B]) -> None:
         self._backends = backends
-        self._models = {entry.name: entry for entry in snapshot.provider_models}
-        self._pools = {entry.name: entry for entry in snapshot.pools}
+        self._served = {entry.name: self._provider_model(entry) for entry in snapshot.provider_models}
+        self._served |= {entry.name: self._pool(entry) for entry in snapshot.pools}
 
     def frontend(self, entry: FrontendModelEntry) -> FrontendModel[B]:
         default = self._list(entry.name, entry.targets, entry.policy)
@@ -200,30 +210,21 @@ class _Resolver(Generic[B]):
         )
 
     def _list(self, name: str, entries: tuple[TargetEntry, ...], policy: Policy | None) -> Targets[B]:
-        found = tuple(t for entry in entries if (t := self._target(entry, policy)) is not None)
-        return targets_of(name, policy, found)
+        found = [(entry, served) for entry in entries if (served := self._served.get(entry.target))]
+        return targets_of(name, policy, tuple(_target(entry, served, policy) for entry, served in found))
 
-    def _target(self, entry: TargetEntry, listed: Policy | None) -> Target[B] | None:
-        pool = self._pools.get(entry.target)
-        if pool is not None:
-            return self._pool(entry, pool)
-        model = self._models.get(entry.target)
-        return None if model is None else self._provider_model(entry, model, listed)
-
-    def _pool(self, entry: TargetEntry, pool: PoolEntry) -> Target[B]:
+    def _pool(self, pool: PoolEntry) -> _Served[B]:
         members = [
             Member(backend, member.weight)
             for member in pool.members
             if (backend := self._usable(member.backend_id)) is not None and member.weight > 0
         ]
         declared = [n for m in members if (n := m.backend.model.context_length) is not None]
-        return _target(entry, pool.policy, min(declared, default=None), members)
+        return _served(pool.name, pool.policy, min(declared, default=None), members)
 
-    def _provider_model(
-        self, entry: TargetEntry, model: ProviderModelEntry, listed: Policy | None
-    ) -> Target[B]:
+    def _provider_model(self, model: ProviderModelEntry) -> _Served[B]:
         members = [Member(backend, 1) for id_ in model.backends if (backend := self._usable(id_)) is not None]
-        return _target(entry, policy_among_backends(None, listed), model.context_length, members)
+        return _served(model.name, None, model.context_length, members)
 
     def _usable(self, backend_id: str) -> B | None:
         backend = self._backends.get(backend_id)
@@ -236,12 +237,10 @@ def targets_of(name: str, policy: Policy | None, targets: tuple[Target[B], ...])
     return Targets(name, policy or "weighted", targets, min(declared, default=None))
 
 
-def _target(
-    entry: TargetEntry, policy: Policy, context_length: int | None, members: list[Member[B]]
-) -> Target[B]:
-    return Target(
-        name=entry.target,
-        weight=entry.weight,
+def _served(
+    name: str, policy: Policy | None, context_length: int | None, members: list[Member[B]]
+) -> _Served[B]:
+    return _Served(
         policy=policy,
         context_length=context_length,
         members=tuple(members),
@@ -249,5 +248,17 @@ def _target(
             "openai": tuple(m for m in members if m.backend.provider.protocol != "anthropic"),
             "anthropic": tuple(m for m in members if m.backend.provider.protocol != "openai"),
         },
-        seed=seed_of(entry.target),
+        seed=seed_of(name),
+    )
+
+
+def _target(entry: TargetEntry, served: _Served[B], listed: Policy | None) -> Target[B]:
+    return Target(
+        name=entry.target,
+        weight=entry.weight,
+        policy=policy_among_backends(served.policy, listed),
+        context_length=served.context_length,
+        members=served.members,
+        by_dialect=served.by_dialect,
+        seed=served.seed,
     )
