@@ -144,10 +144,9 @@ class Chooser:
         equals = [at for at, latency in enumerate(latencies) if latency is None or latency <= limit]
         if len(equals) == 1:
             return equals[0]
+        # Two different ones, so that one that is stuck is always passed over.
         one = self._draw(equals)
-        other = self._draw(
-            [at for at in equals if at != one]
-        )  # so that one that is stuck is always passed over
+        other = self._draw([at for at in equals if at != one])
         loads = options.loads()
         return other if loads[other] < loads[one] else one
 

@@ -121,7 +121,8 @@ class Target(msgspec.Struct, Generic[B], frozen=True):
 class Targets(msgspec.Struct, Generic[B], frozen=True):
     """A list of targets, of a rule or a frontend model's own; unresolved ones are left out.
 
-    `policy` is the one among the targets. `name` says whose list it is, for turns to be counted by.
+    `policy` is the one among the targets. `name` says whose list it is, for turns to be counted by, and
+    is no target's name, whose backends take turns as well.
     `context_length` is the smallest that any of them declares, `None` when none declares one.
     """
 
@@ -191,7 +192,7 @@ class _Resolver(Generic[B]):
         self._served |= {entry.name: self._pool(entry) for entry in snapshot.pools}
 
     def frontend(self, entry: FrontendModelEntry) -> FrontendModel[B]:
-        default = self._list(entry.name, entry.targets, entry.policy)
+        default = self._list(f"{entry.name}\0", entry.targets, entry.policy)
         declared = [t.context_length for t in default.all if t.context_length is not None]
         return FrontendModel(
             entry=entry,

@@ -55,6 +55,14 @@ def test_a_rule_without_targets_sends_to_the_models_own_by_its_policy() -> None:
     }
 
 
+def test_lists_have_names_of_their_own() -> None:
+    """A frontend model may be called as its target is: they do not share turns."""
+    rules = (RuleEntry(0, targets=entries("a")), RuleEntry(1, targets=entries("a")))
+    made = world([model("a", 2)], frontend("a", "a", rules=rules)).routes.models["a"]
+    names = [made.default.name, *(found.name for found in made.by_rule.values()), made.default.all[0].name]
+    assert len(set(names)) == len(names) == 4
+
+
 def test_idle_backends_are_those_whose_provider_and_model_are_there() -> None:
     made = world([model("a", 2)], frontend("f", "a"))
     entry = made.backends["a-1"].entry
