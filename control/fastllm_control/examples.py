@@ -78,6 +78,13 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             ]
         },
         "PATCH /admin/rules/{id}": {"position": 0},
+        "POST /admin/routing/dry-run": {
+            "model": "chat",
+            "principal": "team-a",
+            "stream": True,
+            "prompt_tokens": 40_000,
+            "at": "2031-01-01T09:00:00Z",
+        },
         "PUT /admin/fallback-model": {"frontend_model": "chat"},
     }
 )

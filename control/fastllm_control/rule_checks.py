@@ -38,9 +38,9 @@ def refuse_unfit(form: RuleForm, at: str = "") -> None:
                     f"{at}{field}", f"is for rules whose action is `{action}`; this one's is `{form.action}`"
                 )
     # A rule that routes needs no targets: without any it sends to its model's own.
-    needed, why = _NEEDED.get(form.action, ("action", ""))
-    if getattr(form, needed) is None:
-        _refuse(f"{at}{needed}", why)
+    needed = _NEEDED.get(form.action)
+    if needed is not None and getattr(form, needed[0]) is None:
+        _refuse(f"{at}{needed[0]}", needed[1])
     refuse_repeated(form.targets, at)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastllm_proxy.errors import Refused
 from fastllm_shared.chain import mean_inflight
 from fastllm_shared.chain import route as find
+from fastllm_shared.routing import DEFAULT_DENIAL
 
 if TYPE_CHECKING:
     from fastllm_proxy.balancer import Balancer
@@ -35,7 +36,7 @@ def route(exchange: Exchange, balancer: Balancer) -> tuple[Target, ...]:
     decision = found.decision
     exchange.rule, exchange.tag = decision.rule, decision.tag
     if decision.denied_status is not None:
-        raise Refused(decision.denied_status, "denied_by_rule", decision.denied_message or "denied by a rule")
+        raise Refused(decision.denied_status, "denied_by_rule", decision.denied_message or DEFAULT_DENIAL)
     exchange.chain = found.chain
     return found.chain
 

@@ -16,6 +16,9 @@ from fastllm_shared.snapshot import FrontendModelEntry, Policy, RuleEntry
 DENIED_STATUS: Final = 403
 """Of a rule that denies and does not say with what."""
 
+DEFAULT_DENIAL: Final = "denied by a rule"
+"""What a client is told by a rule that denies without a message of its own."""
+
 
 class Rejected(msgspec.Struct, frozen=True):
     """A rule that did not apply, and the condition that failed; `jump`: its destination is no more. `model`

@@ -76,10 +76,16 @@ async def set_fallback(stage: Stage) -> Write:
     )
 
 
+async def dry_run(stage: Stage) -> Write:
+    _, name = await stage.frontend("a")
+    return Write(path="/admin/routing/dry-run", body={"model": name, "principal": "root"})
+
+
 WRITES: dict[str, Scenario] = {
     "POST /admin/frontend-models/{id}/rules": create_rule,
     "PUT /admin/frontend-models/{id}/rules": set_rules,
     "PATCH /admin/rules/{id}": change_rule,
     "DELETE /admin/rules/{id}": delete_rule,
     "PUT /admin/fallback-model": set_fallback,
+    "POST /admin/routing/dry-run": dry_run,
 }

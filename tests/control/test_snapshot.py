@@ -12,14 +12,10 @@ from fastllm_control.provider_secrets import seal_credential, seal_headers
 from fastllm_control.secrets import Keyring
 from fastllm_control.snapshot import build
 from fastllm_control.snapshot_rows import (
-    BackendRow,
     FrontendModelRow,
-    ModelRow,
     PoolMemberRow,
     PoolRow,
     PrincipalRow,
-    ProviderRow,
-    Rows,
     RuleRow,
     TargetRow,
 )
@@ -34,56 +30,10 @@ from fastllm_shared.snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
+from tests.fakes.rows import VERSION, backend, model, provider, rows
 
 RING = Keyring.parse("ab" * 32)
 OTHER = Keyring.parse("cd" * 32)
-VERSION = 1_796_000_000_000_000
-
-
-def provider(**changed: Any) -> ProviderRow:
-    plain = {
-        "id": uuid7(),
-        "name": "gpu-1",
-        "kind": "static",
-        "api_base": "http://127.0.0.1:9001/v1",
-        "protocol": "openai",
-        "credential": None,
-        "auth_header": "authorization",
-        "auth_scheme": None,
-        "extra_headers": None,
-        "stream_usage": "inject",
-        "ca": None,
-        "server_name": None,
-        "state": "active",
-        "condition": "ok",
-        "agent_draining": False,
-    }
-    return ProviderRow(**{**plain, **changed})
-
-
-def model(name: str = "qwen") -> ModelRow:
-    return ModelRow(uuid7(), name, 32768, 500_000, 1_500_000, None)
-
-
-def backend(of: ProviderRow, serves: ModelRow, **changed: Any) -> BackendRow:
-    settings = {
-        name: None
-        for name in BackendRow.__struct_fields__
-        if name.startswith("admission") or name.endswith(("seconds", "after", "threshold"))
-    }
-    plain = {
-        "id": uuid7(),
-        "provider_id": of.id,
-        "provider_model_id": serves.id,
-        "upstream_model": "Qwen/Qwen3-8B",
-        "state": "active",
-        "condition": "ok",
-    }
-    return BackendRow(**{**settings, **plain, **changed})
-
-
-def rows(**content: Any) -> Rows:
-    return Rows(version=VERSION, history="h", **content)
 
 
 def built(**content: Any) -> Snapshot:

@@ -173,6 +173,7 @@ class Gateway:
         edge: EdgeSettings,
         pools: Callable[[TimerWheel], PoolFactory],
         limits: Limits,
+        balancer: Balancer,
     ) -> None:
         self.log_path = folder / "log"
         self._descriptor = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -185,7 +186,7 @@ class Gateway:
         self.registry = BackendRegistry(pools(self.timers), log)
         self.store = SnapshotStore(self.registry)
         self._access_log = AccessLog(self._sink, "json")
-        gates, retries, balancer = Gates(), RetryBudget(), Balancer()
+        gates, retries = Gates(), RetryBudget()
         pipeline = Pipeline(
             balancer=balancer,
             forwarder=Forwarder(
@@ -351,11 +352,12 @@ async def gateway(
     handshake_seconds: float | None = None,
     pools: Callable[[TimerWheel], PoolFactory] = usual_pools,
     limits: Limits | None = None,
+    balancer: Balancer | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway in front of `engines`, the nth of which is `backend-n`. `providers` and `backends` change
     every entry of their kind, `changes` the snapshot. `tls` is what it listens with, `pools` what
-    it connects with."""
+    it connects with, `balancer` what it chooses with."""
     made = Gateway(
         folder,
         patience or Patience(),
@@ -363,6 +365,7 @@ async def gateway(
         edge or EdgeSettings(max_inflight=10_000),
         pools,
         limits or Limits(),
+        balancer or Balancer(),
     )
     entries = [
         provider(n, **{"api_base": engine.url, **(providers or {})}) for n, engine in enumerate(engines, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import asyncpg
 
 from fastllm_control.errors import Invalid
@@ -20,13 +18,7 @@ async def read(url: str) -> Tables:
         connection = await asyncpg.connect(
             _plain(url), timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS
         )
-    except (
-        OSError,
-        ValueError,
-        asyncio.TimeoutError,
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-    ) as error:
+    except (TimeoutError, OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = f"{type(error).__name__}"
         raise Invalid("unreachable", f"{_VARIABLE}: LiteLLM's database cannot be opened ({reason})") from None
     try:

@@ -58,14 +58,21 @@ async def version(session: AsyncSession) -> tuple[int, str]:
 
 async def read(session: AsyncSession) -> Rows:
     """Everything, at the version of this very view."""
-    number, history = await version(session)
-    return Rows(
-        version=number,
-        history=history,
+    return msgspec.structs.replace(
+        await read_routes(session),
         keys=await _keys(session),
         principals=await _principals(session),
         roles=await _roles(session),
         resources=await _resources(session),
+    )
+
+
+async def read_routes(session: AsyncSession) -> Rows:
+    """What requests are routed to and by: everything but who may call."""
+    number, history = await version(session)
+    return Rows(
+        version=number,
+        history=history,
         providers=await _structs(session, Provider, ProviderRow, Provider.created_at, Provider.id),
         models=await _structs(session, ProviderModel, ModelRow, ProviderModel.name),
         backends=await _structs(session, Backend, BackendRow, Backend.created_at, Backend.id),
