@@ -119,10 +119,10 @@ class OperationRoutes(BaseRoute):
     ) -> Response:
         path, query, body = decoded
         if operation.method == "GET" or not operation.transaction:
-            call = Call(self._services, actor, request, path, query, body, None)
+            call = Call(self._services, actor, request, path, query, body, None, operation.requires)
             return _encoded(operation, await operation.handler(call), call)
         async with self._services.database.begin(actor) as tx:
-            call = Call(self._services, actor, request, path, query, body, tx)
+            call = Call(self._services, actor, request, path, query, body, tx, operation.requires)
             result = await operation.handler(call)
         call.report_version(tx)
         return _encoded(operation, result, call)

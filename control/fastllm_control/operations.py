@@ -8,7 +8,8 @@ through `call.services` only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -36,7 +37,17 @@ class Call:
     and operations with `transaction=False` have none and take what they need from `services`.
     """
 
-    __slots__ = ("_tx", "actor", "body", "path", "query", "request", "response_headers", "services")
+    __slots__ = (
+        "_requires",
+        "_tx",
+        "actor",
+        "body",
+        "path",
+        "query",
+        "request",
+        "response_headers",
+        "services",
+    )
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class Call:
         query: Any,
         body: Any,
         tx: Transaction | None,
+        requires: Requirement,
     ) -> None:
         self.services = services
         self.actor = actor
@@ -56,6 +68,17 @@ class Call:
         self.body = body
         self.response_headers: dict[str, str] = {}
         self._tx = tx
+        self._requires = requires
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Transaction]:
+        """A transaction for an operation that was declared without one, since it does first what takes time,
+        such as dialling. The caller is looked up again: what let it in may be gone by now."""
+        facts = self.request.state.facts
+        actor = await self.services.callers.find(self.request, facts, self._requires)
+        async with self.services.database.begin(actor) as tx:
+            yield tx
+        self.report_version(tx)
 
     def report_version(self, tx: Transaction) -> None:
         """Tell the caller the version that a committed transaction made. Only for operations that open

@@ -76,7 +76,7 @@ class Stage:
 
     def __init__(self, plane: ControlPlane, engine: FakeEngine, viewer: str) -> None:
         self.plane = plane
-        self.engine_url = engine.url
+        self.engine_url = engine.origin
         self.viewer = viewer
         self.secrets: set[str] = {PASSWORD, PROXY_TOKEN, "11" * 32}
         self.answers: list[bytes] = []

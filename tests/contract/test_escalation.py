@@ -11,6 +11,9 @@ import pytest
 
 from fastllm_control.access import VERBS
 from tests.fakes.control_plane import PASSWORD, Answer, ControlPlane
+from tests.fakes.edge import eventually
+from tests.fakes.engine import Answer as EngineAnswer
+from tests.fakes.engine import FakeEngine
 
 OPERATOR = VERBS - {"access:write", "model:invoke"}
 CLERK = ("access:write", "key:create", "key:revoke", "config:read")
@@ -276,6 +279,20 @@ async def test_a_body_that_is_long_on_its_way_does_not_keep_what_was_taken_meanw
     writer.close()
     assert b" 403 " in answer.split(b"\r\n")[0]
     assert (await plane.call("GET", "/admin/roles/late")).status == 404
+
+
+async def test_a_dial_that_takes_long_does_not_keep_what_was_taken_meanwhile(plane: ControlPlane) -> None:
+    await plane.principal("ada", "admin")
+    key = await plane.key_of("ada")
+    async with FakeEngine.start() as engine:
+        engine.script("/models", EngineAnswer(delay_to_head=0.5))
+        body = {"name": "late", "api_base": engine.url}
+        adding = asyncio.create_task(plane.call("POST", "/admin/providers", body, token=key))
+        await eventually(lambda: bool(engine.requests))
+        gone = await plane.call("DELETE", "/admin/principals/ada/roles", {"role": "admin"})
+        assert gone.status == 200
+        assert (await adding).status == 403
+    assert (await plane.call("GET", "/admin/providers/late")).status == 404
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fastllm_control.transaction import Database
 def make_call() -> Call:
     services = cast(Services, None)
     request = Request({"type": "http", "headers": []})
-    return Call(services, Actor("x", "job"), request, {"id": "a"}, None, None, None)
+    return Call(services, Actor("x", "job"), request, {"id": "a"}, None, None, None, "public")
 
 
 def test_an_operation_without_a_transaction_cannot_reach_for_one() -> None:

@@ -112,7 +112,7 @@ async def set_password(call: Call) -> Done:
     """Opens its transaction only after hashing, which takes a tenth of a second."""
     body: PasswordChange = call.body
     hashed = await call.services.passwords.hash(body.password)
-    async with call.services.database.begin(call.actor) as tx:
+    async with call.begin() as tx:
         row = await service.set_password(tx, call.path["id"], hashed)
     return Done(row.id, row.name)
 

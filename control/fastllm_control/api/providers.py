@@ -99,11 +99,9 @@ async def create(call: Call) -> ProviderRow:
     service.check(form, call.services.dialer.addresses)
     result = await call.services.dialer.dial(service.endpoint_of(form))
     service.refuse_unreachable(result, force=call.query.force)
-    async with call.services.database.begin(call.actor) as tx:
+    async with call.begin() as tx:
         row = await service.create(tx, call.services.secrets, form, result)
-        answer = await _row(call, tx.session, row)
-    call.report_version(tx)
-    return answer
+        return await _row(call, tx.session, row)
 
 
 async def update(call: Call) -> ProviderRow:
@@ -120,7 +118,7 @@ async def delete(call: Call) -> Deleted:
 
 async def probe(call: Call) -> ProbeAnswer:
     row, result = await _dial(call)
-    async with call.services.database.begin(call.actor) as tx:
+    async with call.begin() as tx:
         await service.note_dial(tx.session, row.id, result)
     models = None if result.models is None else [model.id for model in result.models]
     return ProbeAnswer(result.reachable, result.status, result.reason, models)
