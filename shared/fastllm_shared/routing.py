@@ -103,35 +103,51 @@ def decide(
     for all of them. `explain` has the decision list the rules that did not apply.
     """
     rejected: list[Rejected] | None = [] if explain else None
-    decision = _decide(models, models[name], facts, inflight, rejected, (name,))
-    return msgspec.structs.replace(decision, rejected=tuple(rejected)) if rejected else decision
+    model = models[name]
+    visited: tuple[str, ...] = (name,)
+    first: int | None = None  # the rule that jumped first
+    tag: str | None = None  # of the last one that jumped with a tag
+    while True:
+        rule = _first(models, model, facts, inflight, rejected, visited)
+        if rule is None or rule.entry.action != "jump":
+            break
+        entry = rule.entry
+        model = models[entry.jump or ""]
+        visited = (*visited, model.name)
+        first = entry.position if first is None else first
+        tag = entry.tag or tag
+    decision = model.decision if rule is None else rule.decision
+    if first is None and not rejected:
+        return decision
+    return msgspec.structs.replace(
+        decision,
+        rule=decision.rule if first is None else first,
+        tag=decision.tag or tag,
+        rejected=tuple(rejected or ()),
+    )
 
 
-def _decide(
+def _first(
     models: Mapping[str, Model],
     model: Model,
     facts: Known,
     inflight: Inflight | None,
     rejected: list[Rejected] | None,
     visited: tuple[str, ...],
-) -> Decision:
+) -> Rule | None:
+    """The first rule of `model` that applies."""
     for rule in model.rules:
         when = rule.when
         failed = when.failed(facts, _inflight(rule, facts, inflight) if when.asks_inflight else None)
-        if failed is None and rule.entry.action == "jump":
-            entry = rule.entry
-            destination = models.get(entry.jump or "")
-            # A loop is refused when it is written; should one be there all the same, it leads nowhere.
-            if destination is not None and destination.name not in visited:
-                visited = (*visited, destination.name)
-                found = _decide(models, destination, facts, inflight, rejected, visited)
-                return msgspec.structs.replace(found, rule=entry.position, tag=found.tag or entry.tag)
-            failed = "jump"
         if failed is None:
-            return rule.decision
+            jump = rule.entry.jump
+            # A loop is refused when it is written; should one be there all the same, it leads nowhere.
+            if rule.entry.action != "jump" or (jump in models and jump not in visited):
+                return rule
+            failed = "jump"
         if rejected is not None:
             rejected.append(Rejected(model.name, rule.entry.position, failed))
-    return model.decision
+    return None
 
 
 def _inflight(rule: Rule, facts: Known, inflight: Inflight | None) -> float | None:

@@ -22,3 +22,15 @@ def test_the_first_rule_whose_conditions_hold_decides() -> None:
     found = decide(compiled([FrontendModelEntry("f", "f", 0.0, rules=rules)]), "f", FACTS)
     rejected = (Rejected("f", 0, "stream"),)
     assert found == Decision("f", rule=1, position=1, policy="cheapest", tag="t", rejected=rejected)
+
+
+def test_jumps_may_be_many() -> None:
+    models = [
+        FrontendModelEntry(
+            f"f{n}", f"f{n}", 0.0, rules=(RuleEntry(n % 7, action="jump", jump=f"f{n + 1}", tag=f"t{n}"),)
+        )
+        for n in range(1500)
+    ]
+    found = decide(compiled(models), "f3", FACTS)
+    rejected = (Rejected("f1499", 1499 % 7, "jump"),)
+    assert found == Decision("f1499", rule=3, tag="t1498", rejected=rejected)
