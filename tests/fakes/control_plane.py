@@ -31,7 +31,7 @@ from fastllm_control.transaction import Transaction
 from tests.fakes.log import CapturedLog
 
 PROXY_TOKEN = "proxy-token-for-tests"
-PASSWORD = "correct horse battery"
+PASSWORD = "known to tests alone"
 COMMAND = Actor(name="tests", via="command")
 
 
