@@ -20,7 +20,7 @@ from fastllm_control.access import VERBS
 from fastllm_control.api.everything import OPERATIONS
 from fastllm_control.operations import Operation
 from fastllm_control.transaction import SECRET_SET
-from tests.contract import writes_access, writes_configuration, writes_pools, writes_routing
+from tests.contract import writes_access, writes_configuration, writes_declared, writes_pools, writes_routing
 from tests.contract.audited import Scenario, Stage, Write, leaks
 from tests.fakes.control_plane import Answer
 from tests.fakes.database import TestDatabases
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 WRITES: dict[str, Scenario] = {
     **writes_access.WRITES,
     **writes_configuration.WRITES,
+    **writes_declared.WRITES,
     **writes_pools.WRITES,
     **writes_routing.WRITES,
 }

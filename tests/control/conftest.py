@@ -12,6 +12,7 @@ from fastllm_control.transaction import Database
 from tests.fakes.access import Access
 from tests.fakes.configuration import Stock
 from tests.fakes.control_plane import ControlPlane
+from tests.fakes.declared import Files
 
 
 @pytest.fixture
@@ -39,3 +40,9 @@ def stock(database: Database) -> Stock:
 def access(database: Database) -> Access:
     """Puts principals, roles and keys into `database`."""
     return Access(database)
+
+
+@pytest.fixture
+def files(database: Database) -> Files:
+    """Applies configuration files to `database`."""
+    return Files(database)

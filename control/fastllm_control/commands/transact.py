@@ -21,17 +21,26 @@ T = TypeVar("T")
 
 def transact(settings: DatabaseSettings, work: Callable[[Transaction], Awaitable[T]]) -> T:
     """Run `work` in a transaction of its own and commit. Raises `SchemaMismatch`, and what `work` raises."""
+
+    async def within(database: Database) -> T:
+        async with database.begin(command_actor()) as tx:
+            return await work(tx)
+
+    return with_database(settings, within)
+
+
+def with_database(settings: DatabaseSettings, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Run `work` with the opened database. Raises `SchemaMismatch`, and what `work` raises."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_transact(settings, work))
+        return runner.run(_with_database(settings, work))
 
 
-async def _transact(settings: DatabaseSettings, work: Callable[[Transaction], Awaitable[T]]) -> T:
+async def _with_database(settings: DatabaseSettings, work: Callable[[Database], Awaitable[T]]) -> T:
     engine = open_engine(settings)
     try:
         async with reached(engine) as connection:
             await migrate.check(connection)
-        async with Database(engine).begin(command_actor()) as tx:
-            return await work(tx)
+        return await work(Database(engine))
     finally:
         await engine.dispose()
 

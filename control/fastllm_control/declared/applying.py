@@ -62,7 +62,7 @@ async def perform(
 ) -> Plan:
     """Apply a document. A dry run does all of it and then leaves nothing of it. Raises `ApiError`: then
     nothing was changed."""
-    dials = await dial_new(database, means, read, prune=prune)
+    dials = await dial_new(database, actor, means, read, prune=prune)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             async with database.begin(actor) as tx:
@@ -80,11 +80,13 @@ async def perform(
     raise AssertionError("unreachable")
 
 
-async def dial_new(database: Database, means: Means, read: Read, *, prune: bool) -> Dials:
+async def dial_new(database: Database, actor: Actor, means: Means, read: Read, *, prune: bool) -> Dials:
     """Dial the providers that are not there yet, all at once. Raises `Broken` for a document that cannot be
-    applied, and for an address that may not be dialled."""
+    applied, and for an address that may not be dialled; `Forbidden` before anything is dialled."""
+    _refuse_strangers(actor)
     async with database.read() as session:
         current, secrets = await _looked_at(session, means, read, prune=prune)
+    _refuse_unauthorised(actor, _steps(current, read, secrets, prune=prune))
     slots = asyncio.Semaphore(DIALS_AT_ONCE)
     new = [entry for entry in read.document.providers or () if entry.name not in current.sealed]
 
@@ -105,8 +107,7 @@ async def apply(tx: Transaction, means: Means, read: Read, *, prune: bool, dials
     changed nothing. Raises `ApiError`."""
     await declared.hold(tx.session)
     current, secrets = await _looked_at(tx.session, means, read, prune=prune)
-    changes = {name: resolved.changed for name, resolved in secrets.items()}
-    steps = plan(current, read.document, changes, prune=prune)
+    steps = _steps(current, read, secrets, prune=prune)
     _refuse_unauthorised(tx.actor, steps)
     noted = len(tx.notes)
     wanted = Wanted(read.document, read.lines, current, secrets, dials)
@@ -140,6 +141,11 @@ async def _looked_at(
     return current, secrets
 
 
+def _steps(current: Current, read: Read, secrets: Mapping[str, Resolved], *, prune: bool) -> tuple[Step, ...]:
+    changed = {name: resolved.changed for name, resolved in secrets.items()}
+    return plan(current, read.document, changed, prune=prune)
+
+
 def _place(problem: Problem) -> int:
     return problem.line or 0
 
@@ -154,6 +160,12 @@ def _refuse_forbidden(read: Read, dials: Dials) -> None:
             problems.append(read.lines.problem(f"providers[{index}].api_base", error.message))
     if problems:
         raise Broken(problems)
+
+
+def _refuse_strangers(actor: Actor) -> None:
+    """Who may change nothing learns nothing either, not even what is wrong."""
+    if not actor.may("config:write") and not actor.may("access:write"):
+        raise Forbidden("forbidden", "this takes the permission config:write or access:write")
 
 
 def _refuse_unauthorised(actor: Actor, steps: Sequence[Step]) -> None:

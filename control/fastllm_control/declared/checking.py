@@ -120,12 +120,17 @@ def _pools(document: Document, current: Current, prune: bool) -> Found:
     backends = current.leased_backends | {
         (one.provider, name, one.upstream_model) for name in known for one in _backends(models, name)
     }
+    before: dict[str, DeclaredPool] = by_name(current.document.pools)
     for index, pool in enumerate(document.pools or ()):
-        yield from _members(pool, f"pools[{index}]", known, backends)
+        # One that is a member already may be gone since.
+        stored = (
+            {member.provider_model for member in before[pool.name].members} if pool.name in before else set()
+        )
+        yield from _members(pool, f"pools[{index}]", known | stored, backends)
 
 
 def _members(
-    pool: DeclaredPool, at: str, models: frozenset[str], backends: frozenset[tuple[str, str, str]]
+    pool: DeclaredPool, at: str, models: frozenset[str | None], backends: frozenset[tuple[str, str, str]]
 ) -> Found:
     seen = set()
     for place, member in enumerate(pool.members):

@@ -98,7 +98,7 @@ async def current(session: AsyncSession, header_names: HeaderNames = lambda _: (
         row.id: (provider_names[row.provider_id], model_names[row.provider_model_id], row.upstream_model)
         for row in stored.backends
     }
-    members = {row.name: _members(stored, row.id, model_names, keys) for row in stored.pools}
+    members = {row.name: _members(stored, row.id, keys) for row in stored.pools}
     document = Document(
         format=1,
         providers=_providers(typed, header_names),
@@ -179,17 +179,15 @@ def _models(
     return tuple(_of(DeclaredModel, row, backends=tuple(backends[row.name])) for row in stored.models)
 
 
-def _members(
-    stored: Stored, pool_id: UUID, models: Mapping[UUID, str], keys: Mapping[UUID, BackendKey]
-) -> Sequence[DeclaredMember]:
+def _members(stored: Stored, pool_id: UUID, keys: Mapping[UUID, BackendKey]) -> Sequence[DeclaredMember]:
     found = []
     for row in stored.members.get(pool_id, ()):
         if row.backend_id is not None:
             provider, model, upstream = keys[row.backend_id]
             reference = BackendReference(provider=provider, provider_model=model, upstream_model=upstream)
             found.append(DeclaredMember(backend=reference, weight=row.weight))
-        elif row.provider_model_id is not None:
-            found.append(DeclaredMember(provider_model=models[row.provider_model_id], weight=row.weight))
+        else:
+            found.append(DeclaredMember(provider_model=row.provider_model, weight=row.weight))
     return found
 
 

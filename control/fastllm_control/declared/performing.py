@@ -25,14 +25,16 @@ from fastllm_control.declared.plan import SECTION_OF, Step, all_members, by_name
 from fastllm_control.declared.problems import Lines, Problem
 from fastllm_control.declared.references import Resolved
 from fastllm_control.dial import DialResult
-from fastllm_control.errors import ApiError, Invalid
+from fastllm_control.errors import ApiError
 from fastllm_control.forms import (
     BackendPatch,
     FrontendModelPatch,
     NewBackend,
     NewFrontendModel,
+    NewPool,
     NewProviderModel,
     PoolMemberForm,
+    PoolPatch,
     ProviderModelPatch,
     ProviderPatch,
 )
@@ -42,6 +44,7 @@ from fastllm_control.services import (
     caps,
     fallback,
     frontend_models,
+    pools,
     principals,
     provider_models,
     providers,
@@ -136,7 +139,7 @@ class Performer:
                 case "provider_model":
                     await provider_models.delete(tx, name)
                 case "pool":
-                    raise NotImplementedError
+                    await pools.delete(tx, name)
                 case "frontend_model":
                     await frontend_models.delete(tx, name)
                 case "role":
@@ -210,7 +213,10 @@ class Performer:
         if "members" in values:
             values["members"] = await self._members(all_members(entry, self._wanted.current))
         with self._at(place):
-            raise Invalid("not_available", "pools cannot be applied yet")
+            if step.action == "create":
+                await pools.create(self._tx, NewPool(**values))
+            else:
+                await pools.change(self._tx, step.name, PoolPatch(**values))
 
     async def _members(self, members: Sequence[DeclaredMember]) -> tuple[PoolMemberForm, ...]:
         # Read here, since backends may just have been made.

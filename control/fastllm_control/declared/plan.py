@@ -48,7 +48,7 @@ _SIGNS: Mapping[Action, str] = {"create": "+", "update": "~", "delete": "-"}
 SECRETS = ("upstream_api_key", "extra_headers")
 
 
-class Step(Struct, frozen=True, omit_defaults=True):
+class Step(Struct, frozen=True):
     """One object that changes. `fields` are those that an update changes; `backend` says which one, where it
     is a backend."""
 

@@ -103,26 +103,23 @@ def parse(text: str | bytes) -> tuple[Any, Lines]:
 
 def write(document: Document) -> str:
     """The YAML of a document, which `read` reads as the same document."""
-    plain = _plain(document)
-    body: str = yaml.dump(
-        plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1_000_000
-    )
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
+    # No line is folded: a change of one value is a change of one line.
+    body: str = yaml.dump(plain(document), Dumper=_Dumper, width=1_000_000, **style)
     return _HEADER + body
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain values, in the order of the fields, without what is as it would be anyway."""
     if isinstance(value, Struct):
         pairs = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
         return {
-            field.name: _plain(one)
-            for field, one in pairs
-            if one is not UNSET and not _is_default(field, one)
+            field.name: plain(one) for field, one in pairs if one is not UNSET and not _is_default(field, one)
         }
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: plain(one) for name, one in value.items()}
     return msgspec.to_builtins(value)
 
 

@@ -29,9 +29,15 @@ provider_models:
   context_length: 4096
   backends:
   - {{provider: gpu-1, upstream_model: Q, unhealthy_after: 3}}
+pools:
+- name: spill
+  policy: round-robin
+  members:
+  - {{provider_model: qwen, weight: 2}}
+  - backend: {{provider: gpu-1, provider_model: qwen, upstream_model: Q}}
 frontend_models:
 - name: assistant
-  targets: [{{target: qwen, weight: 3}}]
+  targets: [{{target: qwen, weight: 3}}, {{target: spill}}]
   rules:
   - {{action: jump, jump: other, when: {{stream: true}}}}
   - {{action: deny, deny_status: 403, deny_message: at night, when: {{after: 22:00, before: 06:00}}}}
@@ -49,9 +55,11 @@ principals:
   budget: {{tokens_total: 1000, window: daily, timezone: Europe/Brussels}}
 """
 SECRETS = {"KEY": "canary-key", "HEADER": "canary-header"}
+SECTIONS = ("providers", "provider_models", "pools", "frontend_models", "roles", "principals")
 OBJECTS = {
     "provider gpu-1",
     "provider model qwen",
+    "pool spill",
     "frontend model assistant",
     "frontend model other",
     "role readers",
@@ -80,6 +88,7 @@ async def test_one_audit_event_for_each_object_and_no_secret_in_any(files: Files
         "fallback_model.set",
         "frontend_model.create",
         "frontend_model.create",
+        "pool.create",
         "principal.create",
         "provider.create",
         "provider_model.create",
@@ -122,6 +131,13 @@ async def test_a_dry_run_says_the_same_and_leaves_nothing(files: Files, access: 
             "backend.update",
         ),
         ("upstream_model: Q", "upstream_model: R", "+ backend gpu-1/qwen as R", "backend.create"),
+        ("round-robin", "cheapest", "~ pool spill: policy", "pool.update"),
+        (
+            "{provider_model: qwen, weight: 2}",
+            "{provider_model: qwen}",
+            "~ pool spill: members",
+            "pool.update",
+        ),
         ("4096", "8192", "~ provider model qwen: context_length", "provider_model.update"),
         ("  state: draining\n", "", "~ provider gpu-1: state", "provider.update"),
         ("moves", "moved", "~ provider gpu-1: state_reason", "provider.update"),
@@ -173,7 +189,7 @@ async def test_sections_that_are_absent_are_left_alone_and_prune_takes_what_is_n
     await files.apply(FILE, SECRETS)
     await access.key("team-a")
     assert (await files.apply("format: 1\n", prune=True)).steps == ()
-    empty = "format: 1\nproviders: []\nprovider_models: []\nfrontend_models: []\nroles: []\nprincipals: []\n"
+    empty = "format: 1\n" + "".join(f"{name}: []\n" for name in SECTIONS)
     assert (await files.apply(empty)).steps == ()
     plan = await files.apply(empty, prune=True)
     assert plan.printed().splitlines() == [
@@ -181,6 +197,7 @@ async def test_sections_that_are_absent_are_left_alone_and_prune_takes_what_is_n
         "- role readers",
         "- frontend model assistant",
         "- frontend model other",
+        "- pool spill",
         "- provider model qwen (with 1 backend)",
         "- provider gpu-1 (with its backends of qwen)",
     ]
@@ -218,7 +235,7 @@ async def test_a_real_circle_is_refused_with_its_line(files: Files, access: Acce
     with pytest.raises(ApiError) as refused:
         await files.apply(circle, SECRETS)
     assert refused.value.field == "frontend_models[1].rules[0].jump"
-    assert refused.value.message.startswith("line 22, frontend_models[1].rules[0].jump: these jumps")
+    assert refused.value.message.startswith("line 28, frontend_models[1].rules[0].jump: these jumps")
     assert await access.audited() == []
 
 
@@ -249,6 +266,19 @@ async def test_leased_providers_and_what_they_serve_are_left_alone(
     assert (await files.apply(priced)).printed() == "~ provider model llama: input_price_per_mtok\n"
     assert len((await files.served())["backends"]) == 1
     assert len(await access.audited()) == len(before) + 1
+
+
+async def test_members_of_pools_outlive_their_models_as_over_the_api(files: Files) -> None:
+    await files.apply(FILE, SECRETS)
+    gone = FILE.partition("provider_models:")[0] + "provider_models: []\n"
+    plan = await files.apply(gone, SECRETS, prune=True)
+    assert plan.printed().splitlines()[0] == "- provider model qwen (with 1 backend)"
+    text = await files.export()
+    assert "members:\n  - provider_model: qwen\n    weight: 2\n" in text
+    assert (await files.apply(text, prune=True)).steps == ()
+    again = await files.apply(FILE, SECRETS)
+    assert "~ pool spill: members" in again.printed().splitlines()
+    assert len((await files.served())["pools"][0]["members"]) == 1
 
 
 async def test_what_an_engine_said_of_its_context_length_is_not_fought_over(
@@ -315,7 +345,7 @@ async def test_two_at_once_are_one_after_the_other(files: Files, access: Access)
 async def test_a_refusal_of_the_last_step_leaves_nothing_of_the_others(files: Files, access: Access) -> None:
     version = await access.version()
     broken = FILE.replace("tokens_total: 1000, ", "")
-    with pytest.raises(ApiError, match=r"line 31, principals\[0\]\.budget\.tokens_total: a budget caps"):
+    with pytest.raises(ApiError, match=r"line 37, principals\[0\]\.budget\.tokens_total: a budget caps"):
         await files.apply(broken, SECRETS)
     assert (await access.audited(), await access.version()) == ([], version)
     assert await access.rows("SELECT 1 FROM providers UNION SELECT 1 FROM roles WHERE NOT built_in") == []
