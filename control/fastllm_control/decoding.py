@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from fastllm_control.errors import Invalid
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"(?:unknown|required) field `(?P<field>.*)`", re.DOTALL)
+_DATE = re.compile(r"[0-9]{4}-")
 _JSON_TYPE = re.compile(r"(?:application|text)/(?:[^/]*\+)?json")
 _TAKEN_FOR_JSON = frozenset(
     {"", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain"}
@@ -82,9 +84,17 @@ def decode_query(kind: type[msgspec.Struct] | None, raw: bytes) -> Any:
         return None
     refuse_nul(found)
     try:
-        return msgspec.convert(found, kind, strict=False)
+        query = msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
+    for name, value in found.items():
+        # msgspec reads the word `null` as no value: a filter would be left out without a word.
+        if value.lower() == "null" and getattr(query, name, value) is None:
+            raise Invalid("invalid_value", f"`{name}` must not be null: leave it out", name)
+        # It also reads a number as a time, Unix seconds.
+        if isinstance(getattr(query, name, None), datetime.datetime) and not _DATE.match(value):
+            raise Invalid("invalid_value", f"`{name}` must be a time such as 2031-01-01T00:00:00Z", name)
+    return query
 
 
 def decode_path(raw: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Annotated, Any
 
@@ -28,6 +29,8 @@ class Query(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1)] = 100
     force: bool = False
     name: str | None = None
+    page: int | None = None
+    since: datetime.datetime | None = None
 
 
 DECODER = msgspec.json.Decoder(Body)
@@ -164,6 +167,7 @@ def test_no_object_is_a_defect(values: dict[str, Any]) -> None:
 def test_queries_are_typed() -> None:
     assert decode_query(Query, b"limit=5&force=true&name=a%2Fb+c") == Query(5, True, "a/b c")
     assert decode_query(Query, b"") == Query()
+    assert decode_query(Query, b"name=null") == Query(name="null")
     assert decode_query(None, b"") is None
 
 
@@ -176,6 +180,10 @@ def test_queries_are_typed() -> None:
         (b"what=1", "unknown_field", "what"),
         (b"limit=1&limit=2", "repeated_parameter", "limit"),
         (b"name=%00", "invalid_value", "name"),
+        (b"page=null", "invalid_value", "page"),
+        (b"page=NULL", "invalid_value", "page"),
+        (b"since=0.5", "invalid_value", "since"),
+        (b"since=1700000000", "invalid_value", "since"),
         (b"name=%ff", "malformed_query", None),
         (b"&".join(b"a%d=1" % n for n in range(200)), "malformed_query", None),
     ],
