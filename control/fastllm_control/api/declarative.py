@@ -17,7 +17,7 @@ from fastllm_control.declared.problems import Lines
 from fastllm_control.declared.references import GivenSecrets
 from fastllm_control.declared.text import MAX_BYTES, Read, plain, read, write
 from fastllm_control.errors import ApiError, Invalid
-from fastllm_control.operations import VERSION_HEADER, Call, Operation
+from fastllm_control.operations import Call, Operation
 
 _Text = Annotated[str, Meta(max_length=MAX_BYTES)]
 _Credentials = Annotated[dict[str, Annotated[str, Meta(max_length=8192)]], Meta(max_length=10_000)]
@@ -74,14 +74,18 @@ async def apply_configuration(call: Call) -> Applied:
     means = Means(services.secrets, services.dialer, GivenSecrets(body.credentials), services.clock)
     try:
         found = await perform(
-            services.database, call.actor, means, given, prune=body.prune, dry_run=body.dry_run
+            services.database,
+            call.actor,
+            means,
+            given,
+            prune=body.prune,
+            dry_run=body.dry_run,
+            begin=call.begin,
         )
     except ApiError as error:
         if body.document is not None and error.field:
             error.field = f"document.{error.field}"
         raise
-    if found.version is not None:
-        call.response_headers[VERSION_HEADER] = str(found.version)
     return _applied(found, dry_run=body.dry_run)
 
 

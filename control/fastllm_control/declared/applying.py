@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -58,14 +59,22 @@ class _DryRun(Exception):
 
 
 async def perform(
-    database: Database, actor: Actor, means: Means, read: Read, *, prune: bool, dry_run: bool
+    database: Database,
+    actor: Actor,
+    means: Means,
+    read: Read,
+    *,
+    prune: bool,
+    dry_run: bool,
+    begin: Callable[[], AbstractAsyncContextManager[Transaction]] | None = None,
 ) -> Plan:
     """Apply a document. A dry run does all of it and then leaves nothing of it. Raises `ApiError`: then
-    nothing was changed."""
+    nothing was changed. `begin` opens the transaction where the actor must be asked again who it is: dialling
+    may have taken seconds."""
     dials = await dial_new(database, actor, means, read, prune=prune)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            async with database.begin(actor) as tx:
+            async with database.begin(actor) if begin is None else begin() as tx:
                 found = await apply(tx, means, read, prune=prune, dials=dials)
                 if dry_run:
                     raise _DryRun(found)
