@@ -79,7 +79,7 @@ async def export(session: AsyncSession, ring: Keyring | None) -> Document:
             message = f"the provider {row.name!r} has extra headers, whose names are encrypted"
             raise Conflict("unreadable", f"{message}: set FASTLLM_ENCRYPTION_KEY")
         try:
-            return sorted(open_headers(ring.open, row.id, row.extra_headers))
+            return list(open_headers(ring.open, row.id, row.extra_headers))
         except Undecryptable as error:
             message = f"the extra headers of the provider {row.name!r} cannot be read: {error}"
             raise Conflict("unreadable", message) from None
