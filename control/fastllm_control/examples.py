@@ -85,6 +85,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "prompt_tokens": 40_000,
             "at": "2031-01-01T09:00:00Z",
         },
+        "POST /admin/apply": {"text": "principals:\n- name: team-a\n", "dry_run": True},
         "PUT /admin/fallback-model": {"frontend_model": "chat"},
     }
 )

@@ -109,6 +109,7 @@ ROUTES = (
         summary="The whole configuration as a file, without secrets",
         handler=export_configuration,
         query=ExportQuery,
+        media=("application/json", "application/yaml"),
         errors=(409,),
     ),
     Operation(
