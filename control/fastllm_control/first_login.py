@@ -37,7 +37,7 @@ async def ensure_first_login(
     password = secrets.token_urlsafe(16)
     hashed = await passwords.hash(password)
     async with database.begin(_ACTOR) as tx:
-        if not await principals.page(tx.session, after=None, limit=1):
+        if not await principals.page(tx.session, 1):
             await people.create(tx, ADMIN, "user")
             await people.give_role(tx, ADMIN, "admin")
             await people.set_password(tx, ADMIN, hashed)

@@ -1,4 +1,8 @@
-"""Lists: `?limit=&after=` in, `{"rows":[…],"next":cursor|null}` out, always by keyset."""
+"""Lists: `?limit=&after=` in, `{"rows":[…],"next":cursor|null}` out, always by keyset.
+
+All repositories have it alike: `page(session, limit, after, …filters)` gives up to `limit` rows, and an API
+asks for one more than a page holds, which tells `page_of` that there is a next one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from fastllm_control.errors import Invalid
 T = TypeVar("T")
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Wanted = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+"""A filter by an id, a name, or what a name begins with."""
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

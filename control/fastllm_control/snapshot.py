@@ -195,8 +195,11 @@ def _pools(rows: Rows, by_model: Mapping[str, Sequence[str]], live: set[str]) ->
     named_models = {row.name: by_model.get(str(row.id), ()) for row in rows.models}
     entries = []
     for pool in rows.pools:
+        of_pool = members.get(pool.id, ())
+        # A backend that is a member by itself has that weight, not the one that its model has.
+        own = {str(member.backend_id): member.weight for member in of_pool if member.backend_id is not None}
         weights: dict[str, int] = {}
-        for member in members.get(pool.id, ()):
+        for member in of_pool:
             named = (
                 named_models.get(member.provider_model or "", ())
                 if member.backend_id is None
@@ -204,7 +207,7 @@ def _pools(rows: Rows, by_model: Mapping[str, Sequence[str]], live: set[str]) ->
             )
             for backend_id in named:
                 if backend_id in live:
-                    weights.setdefault(backend_id, member.weight)
+                    weights.setdefault(backend_id, own.get(backend_id, member.weight))
         flat = tuple(PoolMember(backend_id, weight) for backend_id, weight in weights.items())
         entries.append(PoolEntry(id=str(pool.id), name=pool.name, policy=pool.policy, members=flat))
     return tuple(entries)

@@ -74,7 +74,8 @@ def test_each_is_described(operation: Any) -> None:
 
 def test_query_parameters_are_the_fields_of_the_struct() -> None:
     found = DOCUMENT["paths"]["/admin/keys"]["get"]["parameters"]
-    assert {entry["name"] for entry in found} == {"limit", "after", "principal", "disabled"}
+    named = {entry["name"] for entry in found}
+    assert named == {"limit", "after", "principal", "disabled", "scope", "prefix"}
     limit = next(entry for entry in found if entry["name"] == "limit")
     assert (limit["required"], limit["schema"]["maximum"]) == (False, 1000)
     disabled = next(entry for entry in found if entry["name"] == "disabled")

@@ -146,6 +146,15 @@ def test_undecryptable_headers_count_like_a_credential() -> None:
     assert [dropped.name for dropped in build(rows(providers=[bad]), RING.open).dropped] == ["gpu-1"]
 
 
+def test_a_backend_that_is_a_member_by_itself_has_its_own_weight() -> None:
+    gpu, qwen = provider(), model()
+    one, two = backend(gpu, qwen), backend(gpu, qwen)
+    pool = PoolRow(uuid7(), "local", "weighted")
+    members = [PoolMemberRow(pool.id, qwen.name, None, 1), PoolMemberRow(pool.id, None, two.id, 4)]
+    snapshot = built(providers=[gpu], models=[qwen], backends=[one, two], pools=[pool], pool_members=members)
+    assert snapshot.pools[0].members == (PoolMember(str(one.id), 1), PoolMember(str(two.id), 4))
+
+
 def test_pools_are_flattened_to_backends_that_are_in() -> None:
     gpu, qwen, other = provider(), model(), model("other")
     one, two, off = backend(gpu, qwen), backend(gpu, qwen), backend(gpu, other, state="disabled")

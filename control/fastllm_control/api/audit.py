@@ -59,11 +59,12 @@ async def index(call: Call) -> Page[AuditRow]:
         until=query.until,
     )
     async with call.services.database.read() as session:
-        found = await repository.page(session, wanted, after=query.after_number(), limit=query.limit)
-    return page_of([_row(row) for row in found], query.limit, lambda row: row.id)
+        found = await repository.page(session, query.limit + 1, query.after_number(), wanted)
+    return page_of([audit_row(row) for row in found], query.limit, lambda row: row.id)
 
 
-def _row(row: AuditEvent) -> AuditRow:
+def audit_row(row: AuditEvent) -> AuditRow:
+    """An event as it is shown."""
     return AuditRow(**{name: getattr(row, name) for name in AuditRow.__struct_fields__})
 
 

@@ -72,7 +72,7 @@ class BudgetRow(BudgetView, frozen=True, kw_only=True):
 async def limits_index(call: Call) -> Page[LimitRow]:
     query: PageQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.limits_page(session, after=query.after_id(), limit=query.limit)
+        found = await repository.limits_page(session, query.limit + 1, query.after_id())
     rows = [LimitRow(row.principal_id, name, *_limits(row)) for row, name in found]
     return page_of(rows, query.limit, lambda row: row.principal_id)
 
@@ -95,7 +95,7 @@ async def limits_put(call: Call) -> Limits:
 async def budgets_index(call: Call) -> Page[BudgetRow]:
     query: PageQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.budgets_page(session, after=query.after_id(), limit=query.limit)
+        found = await repository.budgets_page(session, query.limit + 1, query.after_id())
     rows = [
         BudgetRow(principal_id=row.principal_id, principal=name, **msgspec.structs.asdict(_view(row)))
         for row, name in found

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.forms import FrontendModelPatch, NewFrontendModel, Target, TargetList
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import frontend_models as repository
 from fastllm_control.repositories import provider_models, rules
 from fastllm_control.services import frontend_models as service
@@ -41,15 +41,18 @@ class FrontendModelRow(msgspec.Struct, frozen=True):
 
 
 class FrontendModelQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
-    """`target` is among the default targets."""
+    """`target` is among its targets, the default ones or those of a rule."""
 
-    target: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
+    target: Wanted | None = None
+    name_prefix: Wanted | None = None
 
 
 async def index(call: Call) -> Page[FrontendModelRow]:
     query: FrontendModelQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.page(session, query.limit + 1, query.after_id(), query.target)
+        found = await repository.page(
+            session, query.limit + 1, query.after_id(), query.target, query.name_prefix
+        )
         rows = await _rows(session, found)
     return page_of(rows, query.limit, lambda row: row.id)
 
@@ -73,7 +76,12 @@ async def delete(call: Call) -> Deleted:
 
 
 async def list_targets(call: Call) -> Page[TargetRow]:
-    return Page((await show(call)).targets)
+    query: PageQuery = call.query
+    found = list(enumerate((await show(call)).targets))
+    if (after := query.after_number()) is not None:
+        found = found[after + 1 :]
+    page = page_of(found, query.limit, lambda row: row[0])
+    return Page([target for _, target in page.rows], page.next)
 
 
 async def set_targets(call: Call) -> FrontendModelRow:
@@ -164,6 +172,7 @@ ROUTES = (
         requires="config:read",
         summary="List a frontend model's default targets",
         handler=list_targets,
+        query=PageQuery,
         result=Page[TargetRow],
         errors=(404,),
     ),

@@ -10,7 +10,7 @@ import msgspec
 
 from fastllm_control.naming import Name, missing, required_id
 from fastllm_control.operations import Call, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import keys as repository
 from fastllm_control.repositories import principals
 from fastllm_control.services import keys as service
@@ -52,10 +52,12 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 class KeyQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
-    """`principal` is an id or a name."""
+    """`principal` is an id or a name, `prefix` what is shown of a key."""
 
-    principal: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    principal: Wanted | None = None
     disabled: bool | None = None
+    scope: Scope | None = None
+    prefix: Wanted | None = None
 
 
 class Revoked(msgspec.Struct, frozen=True):
@@ -70,10 +72,12 @@ async def index(call: Call) -> Page[KeyRow]:
             return Page(rows=[])
         found = await repository.page(
             session,
-            after=query.after_id(),
-            limit=query.limit,
+            query.limit + 1,
+            query.after_id(),
             principal_id=None if holder is None else holder.id,
             disabled=query.disabled,
+            scope=query.scope,
+            prefix=query.prefix,
         )
     return page_of([_row(row, principal) for row, principal in found], query.limit, lambda row: row.id)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -12,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.forms import NewPool, PoolPatch
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import pools as repository
 from fastllm_control.repositories import provider_models
 from fastllm_control.services import pools as service
@@ -41,9 +40,9 @@ class PoolRow(msgspec.Struct, frozen=True):
 
 
 class PoolQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
-    """`member` is the name of a provider model, or the id of a backend."""
+    """`member` is a provider model (its name or id) or a backend (its id)."""
 
-    member: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
+    member: Wanted | None = None
 
 
 async def index(call: Call) -> Page[PoolRow]:

@@ -10,7 +10,7 @@ import msgspec
 
 from fastllm_control.naming import Name, missing
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import principals as repository
 from fastllm_control.services import principals as service
 from fastllm_control.tables.access import Principal
@@ -38,7 +38,11 @@ class PrincipalRow(msgspec.Struct, frozen=True):
 
 
 class PrincipalQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """`name_prefix` is what the name begins with, `role` (id or name) is among the roles."""
+
     kind: PrincipalKind | None = None
+    name_prefix: Wanted | None = None
+    role: Wanted | None = None
 
 
 class RoleReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +70,14 @@ class Done(msgspec.Struct, frozen=True):
 async def index(call: Call) -> Page[PrincipalRow]:
     query: PrincipalQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.page(session, after=query.after_id(), limit=query.limit, kind=query.kind)
+        found = await repository.page(
+            session,
+            query.limit + 1,
+            query.after_id(),
+            kind=query.kind,
+            name_prefix=query.name_prefix,
+            role=query.role,
+        )
     return page_of([_row(row, roles) for row, roles in found], query.limit, lambda row: row.id)
 
 

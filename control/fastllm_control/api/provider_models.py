@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -13,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from fastllm_control.forms import BackendPatch, NewBackend, NewProviderModel, ProviderModelPatch
 from fastllm_control.naming import required_id
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import provider_models as repository
 from fastllm_control.services import provider_models as service
 from fastllm_control.tables.configuration import Backend, ProviderModel
@@ -74,13 +73,16 @@ class BackendDetail(msgspec.Struct, frozen=True, kw_only=True):
 class ProviderModelQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
     """`provider` is the id or name of one that serves the model."""
 
-    provider: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
+    provider: Wanted | None = None
+    name_prefix: Wanted | None = None
 
 
 async def index(call: Call) -> Page[ProviderModelRow]:
     query: ProviderModelQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.page(session, query.limit + 1, query.after_id(), query.provider)
+        found = await repository.page(
+            session, query.limit + 1, query.after_id(), query.provider, query.name_prefix
+        )
         rows = await _rows(session, found)
     return page_of(rows, query.limit, lambda row: row.id)
 
@@ -104,10 +106,12 @@ async def delete(call: Call) -> Deleted:
 
 
 async def list_backends(call: Call) -> Page[BackendDetail]:
+    query: PageQuery = call.query
     async with call.services.database.read() as session:
         model = await service.require(session, call.path["id"])
-        found = (await repository.backends_of(session, [model.id])).get(model.id, ())
-    return Page([_detail(backend, provider, model.name) for backend, provider in found])
+        found = await repository.backend_page(session, query.limit + 1, query.after_id(), model.id)
+    rows = [_detail(backend, provider, model.name) for backend, provider in found]
+    return page_of(rows, query.limit, lambda row: row.id)
 
 
 async def add_backend(call: Call) -> BackendDetail:
@@ -217,6 +221,7 @@ ROUTES = (
         requires="config:read",
         summary="List a provider model's backends with all their settings",
         handler=list_backends,
+        query=PageQuery,
         result=Page[BackendDetail],
         errors=(404,),
     ),

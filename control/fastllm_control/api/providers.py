@@ -14,7 +14,7 @@ from fastllm_control.dial import DialResult
 from fastllm_control.errors import Invalid
 from fastllm_control.forms import Force, NewProvider, ProviderPatch
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import providers as repository
 from fastllm_control.secrets import Undecryptable
 from fastllm_control.services import providers as service
@@ -54,9 +54,13 @@ class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """`owner` is the principal that registered it, by id or name, `name_prefix` what its name begins with."""
+
     kind: ProviderKind | None = None
     state: State | None = None
     condition: str | None = None
+    owner: Wanted | None = None
+    name_prefix: Wanted | None = None
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
@@ -80,7 +84,14 @@ async def index(call: Call) -> Page[ProviderRow]:
     query: ProviderQuery = call.query
     filters = {"kind": query.kind, "state": query.state, "condition": query.condition}
     async with call.services.database.read() as session:
-        found = await repository.page(session, query.limit + 1, query.after_id(), filters)
+        found = await repository.page(
+            session,
+            query.limit + 1,
+            query.after_id(),
+            filters,
+            owner=query.owner,
+            name_prefix=query.name_prefix,
+        )
         rows = await _rows(call, session, found)
     return page_of(rows, query.limit, lambda row: row.id)
 

@@ -11,7 +11,7 @@ import msgspec
 from fastllm_control.access import Permission, Verb
 from fastllm_control.naming import Name, missing
 from fastllm_control.operations import Call, Deleted, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import roles as repository
 from fastllm_control.services import roles as service
 from fastllm_control.tables.access import Role
@@ -40,10 +40,26 @@ class RoleRow(msgspec.Struct, frozen=True):
     created_at: datetime.datetime
 
 
+class RoleQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """`name_prefix` is what the name begins with, `principal` (id or name) holds the role, `resource`
+    (`model/<name>`) is granted by it."""
+
+    name_prefix: Wanted | None = None
+    principal: Wanted | None = None
+    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=210)] | None = None
+
+
 async def index(call: Call) -> Page[RoleRow]:
-    query: PageQuery = call.query
+    query: RoleQuery = call.query
     async with call.services.database.read() as session:
-        found = await repository.page(session, after=query.after_id(), limit=query.limit)
+        found = await repository.page(
+            session,
+            query.limit + 1,
+            query.after_id(),
+            name_prefix=query.name_prefix,
+            principal=query.principal,
+            resource=query.resource,
+        )
         held = await repository.permissions(session, [row.id for row in found])
     return page_of([_row(row, held[row.id]) for row in found], query.limit, lambda row: row.id)
 
@@ -102,7 +118,7 @@ ROUTES = (
         requires="config:read",
         summary="List roles",
         handler=index,
-        query=PageQuery,
+        query=RoleQuery,
         result=Page[RoleRow],
     ),
     Operation(

@@ -13,7 +13,7 @@ from fastllm_control.errors import TooMany, Unauthenticated
 from fastllm_control.facts import Facts
 from fastllm_control.naming import required_id
 from fastllm_control.operations import Call, Operation
-from fastllm_control.paging import Page, PageQuery, page_of
+from fastllm_control.paging import Page, PageQuery, Wanted, page_of
 from fastllm_control.repositories import sessions as repository
 from fastllm_control.security import SESSION_COOKIE
 from fastllm_control.services import sessions as service
@@ -85,11 +85,17 @@ async def log_out(call: Call) -> LoggedOut:
     return LoggedOut()
 
 
+class SessionQuery(PageQuery, frozen=True, forbid_unknown_fields=True):
+    """`principal` is an id or a name."""
+
+    principal: Wanted | None = None
+
+
 async def index(call: Call) -> Page[SessionRow]:
-    query: PageQuery = call.query
+    query: SessionQuery = call.query
     now = call.services.clock()
     async with call.services.database.read() as session:
-        found = await repository.page(session, after=query.after_id(), limit=query.limit, now=now)
+        found = await repository.page(session, query.limit + 1, query.after_id(), now, query.principal)
     rows = [
         SessionRow(
             id=row.id,
@@ -150,7 +156,7 @@ ROUTES = (
         requires="config:read",
         summary="List the sessions that are valid",
         handler=index,
-        query=PageQuery,
+        query=SessionQuery,
         result=Page[SessionRow],
     ),
     Operation(

@@ -11,19 +11,23 @@ import re
 from typing import Annotated
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fastllm_control.api.audit import AuditRow, audit_row
 from fastllm_control.errors import Forbidden, Unavailable
+from fastllm_control.naming import missing
 from fastllm_control.operations import Call, Operation
 from fastllm_control.paging import Page, PageQuery, page_of
 from fastllm_control.publisher import Published
-from fastllm_control.repositories import published_snapshots
+from fastllm_control.repositories import audit, published_snapshots
 from fastllm_control.repositories.published_snapshots import SnapshotRow
 from fastllm_control.snapshot import Dropped
 from fastllm_shared.snapshot import SNAPSHOT_CONTENT_TYPE
 
 LONGEST_WAIT_SECONDS = 60.0
+_VERSION = re.compile(r"[0-9]{1,18}")
 _ETAG = re.compile(r'\s*(?:W/)?"([0-9]{1,19})"\s*')
 _GZIP = re.compile(r"\s*(?:gzip|\*)\s*(?:;\s*q=(?!0(?:\.0*)?\s*$).*)?")
 
@@ -67,6 +71,23 @@ async def list_snapshots(call: Call) -> Page[SnapshotRow]:
     async with call.services.database.read() as session:
         rows = await published_snapshots.page(session, query.limit + 1, query.after_number())
     return page_of(rows, query.limit, lambda row: row.version)
+
+
+async def diff(call: Call) -> Page[AuditRow]:
+    """What leads from one version to the other; which of the two is named first makes no difference."""
+    query: PageQuery = call.query
+    async with call.services.database.read() as session:
+        one, other = [await _version(session, call.path[name]) for name in ("a", "b")]
+        versions = (min(one, other), max(one, other))
+        found = await audit.between(session, query.limit + 1, query.after_number(), versions)
+    return page_of([audit_row(row) for row in found], query.limit, lambda row: row.id)
+
+
+async def _version(session: AsyncSession, text: str) -> int:
+    """Raises `NotFound` for what is, or was, no version."""
+    if _VERSION.fullmatch(text) is None or not await published_snapshots.is_known(session, int(text)):
+        raise missing("snapshot", text)
+    return int(text)
 
 
 async def rebuild(call: Call) -> RebuildResult:
@@ -143,6 +164,16 @@ ROUTES = (
         handler=list_snapshots,
         query=PageQuery,
         result=Page[SnapshotRow],
+    ),
+    Operation(
+        method="GET",
+        path="/admin/snapshots/{a}/diff/{b}",
+        requires="config:read",
+        summary="The audit events between two versions, in the order in which they happened",
+        handler=diff,
+        query=PageQuery,
+        result=Page[AuditRow],
+        errors=(404,),
     ),
     Operation(
         method="POST",

@@ -25,10 +25,10 @@ class AuditFilter(msgspec.Struct, frozen=True):
 
 
 async def page(
-    session: AsyncSession, wanted: AuditFilter, *, after: int | None, limit: int
+    session: AsyncSession, limit: int, after: int | None, wanted: AuditFilter
 ) -> Sequence[AuditEvent]:
-    """Newest first; one more than `limit` when there are more."""
-    query = select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit + 1)
+    """Up to `limit` events, newest first."""
+    query = select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit)
     if after is not None:
         query = query.where(AuditEvent.id < after)
     for column in (AuditEvent.actor, AuditEvent.action, AuditEvent.target_kind, AuditEvent.request_id):
@@ -44,3 +44,20 @@ async def page(
     if wanted.until is not None:
         query = query.where(AuditEvent.at < wanted.until)
     return (await session.execute(query)).scalars().all()
+
+
+async def between(
+    session: AsyncSession, limit: int, after: int | None, versions: tuple[int, int]
+) -> Sequence[AuditEvent]:
+    """Up to `limit` events that lead from the first of two versions to the second, in the order in which they
+    happened."""
+    earlier, later = versions
+    query = (
+        select(AuditEvent)
+        .where(AuditEvent.version > earlier, AuditEvent.version <= later)
+        .order_by(AuditEvent.id)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(AuditEvent.id > after)
+    return (await session.scalars(query)).all()

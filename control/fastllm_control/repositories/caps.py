@@ -22,28 +22,26 @@ async def budget_of(session: AsyncSession, principal_id: UUID, *, lock: bool = F
     return (await session.execute(query.with_for_update() if lock else query)).scalar_one_or_none()
 
 
-async def limits_page(session: AsyncSession, *, after: UUID | None, limit: int) -> Sequence[Row[Limit, str]]:
-    """Rows of (Limit, principal's name) by principal id; one more when there are more."""
+async def limits_page(session: AsyncSession, limit: int, after: UUID | None) -> Sequence[Row[Limit, str]]:
+    """Up to `limit` rows of (Limit, principal's name) by principal id."""
     query = (
         select(Limit, Principal.name)
         .join(Principal, Principal.id == Limit.principal_id)
         .order_by(Limit.principal_id)
-        .limit(limit + 1)
+        .limit(limit)
     )
     if after is not None:
         query = query.where(Limit.principal_id > after)
     return (await session.execute(query)).all()
 
 
-async def budgets_page(
-    session: AsyncSession, *, after: UUID | None, limit: int
-) -> Sequence[Row[Budget, str]]:
-    """Rows of (Budget, principal's name) by principal id; one more when there are more."""
+async def budgets_page(session: AsyncSession, limit: int, after: UUID | None) -> Sequence[Row[Budget, str]]:
+    """Up to `limit` rows of (Budget, principal's name) by principal id."""
     query = (
         select(Budget, Principal.name)
         .join(Principal, Principal.id == Budget.principal_id)
         .order_by(Budget.principal_id)
-        .limit(limit + 1)
+        .limit(limit)
     )
     if after is not None:
         query = query.where(Budget.principal_id > after)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import delete, literal, select, update
+from sqlalchemy import delete, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,7 +15,7 @@ from fastllm_control.naming import is_named
 from fastllm_control.repositories.content import FALLBACK_SETTING
 from fastllm_control.tables.access import RolePermission
 from fastllm_control.tables.audit import SettingRow
-from fastllm_control.tables.configuration import DefaultTarget, FrontendModel, RoutingRule
+from fastllm_control.tables.configuration import DefaultTarget, FrontendModel, RoutingRule, RuleTarget
 
 
 async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> FrontendModel | None:
@@ -30,15 +30,27 @@ async def name_taken(session: AsyncSession, name: str) -> bool:
 
 
 async def page(
-    session: AsyncSession, limit: int, after: UUID | None, target: str | None
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None,
+    target: str | None,
+    name_prefix: str | None = None,
 ) -> Sequence[FrontendModel]:
-    """Up to `limit` models in the order in which they were made; `target` is among their default targets."""
+    """Up to `limit` models in the order in which they were made; `target` is among their targets, those
+    of their rules included."""
     query = select(FrontendModel).order_by(FrontendModel.id).limit(limit)
     if after is not None:
         query = query.where(FrontendModel.id > after)
     if target is not None:
         leading = select(DefaultTarget.frontend_model_id).where(DefaultTarget.target == target)
-        query = query.where(FrontendModel.id.in_(leading))
+        deciding = (
+            select(RoutingRule.frontend_model_id)
+            .join(RuleTarget, RuleTarget.rule_id == RoutingRule.id)
+            .where(RuleTarget.target == target)
+        )
+        query = query.where(or_(FrontendModel.id.in_(leading), FrontendModel.id.in_(deciding)))
+    if name_prefix is not None:
+        query = query.where(FrontendModel.name.startswith(name_prefix, autoescape=True))
     return (await session.scalars(query)).all()
 
 

@@ -25,20 +25,26 @@ async def row(session: AsyncSession, key_id: UUID) -> Row[ApiKey, str] | None:
 
 async def page(
     session: AsyncSession,
-    *,
-    after: UUID | None,
     limit: int,
+    after: UUID | None,
+    *,
     principal_id: UUID | None = None,
     disabled: bool | None = None,
+    scope: str | None = None,
+    prefix: str | None = None,
 ) -> Sequence[Row[ApiKey, str]]:
-    """Rows of (ApiKey, its principal's name), oldest first; one more than `limit` when there are more."""
-    query = _with_principal().order_by(ApiKey.id).limit(limit + 1)
+    """Up to `limit` rows of (ApiKey, its principal's name), oldest first."""
+    query = _with_principal().order_by(ApiKey.id).limit(limit)
     if after is not None:
         query = query.where(ApiKey.id > after)
     if principal_id is not None:
         query = query.where(ApiKey.principal_id == principal_id)
     if disabled is not None:
         query = query.where(ApiKey.disabled == disabled)
+    if scope is not None:
+        query = query.where(ApiKey.scope == scope)
+    if prefix is not None:
+        query = query.where(ApiKey.prefix == prefix)
     return (await session.execute(query)).all()
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -21,14 +21,19 @@ async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> 
 
 
 async def page(session: AsyncSession, limit: int, after: UUID | None, member: str | None) -> Sequence[Pool]:
-    """Up to `limit` pools in the order in which they were made; `member` is the name of a provider model or
-    the id of a backend that is in them."""
+    """Up to `limit` pools in the order in which they were made; `member` is a provider model (its name or id)
+    or a backend (its id) that is in them."""
     query = select(Pool).order_by(Pool.id).limit(limit)
     if after is not None:
         query = query.where(Pool.id > after)
     if member is not None:
         identity = id_of(member)
-        named = PoolMember.provider_model == member if identity is None else PoolMember.backend_id == identity
+        called = select(ProviderModel.name).where(ProviderModel.id == identity)
+        named = (
+            PoolMember.provider_model == member
+            if identity is None
+            else or_(PoolMember.backend_id == identity, PoolMember.provider_model.in_(called))
+        )
         query = query.where(Pool.id.in_(select(PoolMember.pool_id).where(named)))
     return (await session.scalars(query)).all()
 
@@ -61,6 +66,12 @@ async def replace_members(
     ]
     if rows:
         await session.execute(insert(PoolMember), rows)
+
+
+async def hold_backends(session: AsyncSession, backend_ids: Sequence[UUID]) -> frozenset[UUID]:
+    """Those of the backends that exist; none of them goes before the transaction ends."""
+    query = select(Backend.id).where(Backend.id.in_(backend_ids)).order_by(Backend.id)
+    return frozenset(await session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
 async def backends(

@@ -58,15 +58,26 @@ async def lock(session: AsyncSession, principal_id: UUID) -> None:
 
 
 async def page(
-    session: AsyncSession, *, after: UUID | None, limit: int, kind: str | None = None
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None = None,
+    *,
+    kind: str | None = None,
+    name_prefix: str | None = None,
+    role: str | None = None,
 ) -> Sequence[Row[Principal, list[str]]]:
-    """Rows of (Principal, role names), oldest first; one more than `limit` when there are more."""
+    """Up to `limit` rows of (Principal, role names), oldest first; `role` (id or name) is held by them."""
     conditions: list[ColumnElement[bool]] = []
     if after is not None:
         conditions.append(Principal.id > after)
     if kind is not None:
         conditions.append(Principal.kind == kind)
-    query = select(Principal, _role_names()).where(*conditions).order_by(Principal.id).limit(limit + 1)
+    if name_prefix is not None:
+        conditions.append(Principal.name.startswith(name_prefix, autoescape=True))
+    if role is not None:
+        holders = select(PrincipalRole.principal_id).join(Role, Role.id == PrincipalRole.role_id)
+        conditions.append(Principal.id.in_(holders.where(is_named(role, Role.id, Role.name))))
+    query = select(Principal, _role_names()).where(*conditions).order_by(Principal.id).limit(limit)
     return (await session.execute(query)).all()
 
 

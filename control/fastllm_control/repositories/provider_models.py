@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select, text, union_all, update
+from sqlalchemy import delete, select, text, union_all, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from fastllm_control.advisory_locks import AdvisoryLock, take
 from fastllm_control.naming import is_named
@@ -44,12 +46,18 @@ async def holder_of_name(session: AsyncSession, name: str) -> str | None:
 
 
 async def page(
-    session: AsyncSession, limit: int, after: UUID | None, provider: str | None
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None,
+    provider: str | None,
+    name_prefix: str | None = None,
 ) -> Sequence[ProviderModel]:
     """Up to `limit` models in the order in which they were made; `provider` (id or name) serves them."""
     query = select(ProviderModel).order_by(ProviderModel.id).limit(limit)
     if after is not None:
         query = query.where(ProviderModel.id > after)
+    if name_prefix is not None:
+        query = query.where(ProviderModel.name.startswith(name_prefix, autoescape=True))
     if provider is not None:
         served = (
             select(Backend.provider_model_id)
@@ -74,6 +82,22 @@ async def backends_of(
     for backend, provider in await session.execute(query):
         found[backend.provider_model_id].append((backend, provider))
     return found
+
+
+async def backend_page(
+    session: AsyncSession, limit: int, after: UUID | None, model_id: UUID
+) -> Sequence[tuple[Backend, str]]:
+    """Up to `limit` of a model's backends, oldest first, each with its provider's name."""
+    query = (
+        select(Backend, Provider.name)
+        .join(Provider, Provider.id == Backend.provider_id)
+        .where(Backend.provider_model_id == model_id)
+        .order_by(Backend.id)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(Backend.id > after)
+    return [(backend, provider) for backend, provider in await session.execute(query)]
 
 
 async def backend(
@@ -103,8 +127,7 @@ async def is_served(session: AsyncSession, model_id: UUID, provider_id: UUID, up
 async def move_targets(session: AsyncSession, before: str, after: str) -> None:
     """Targets, pool members and acceptances are bound by name: they follow a model that is renamed."""
     await move_named_targets(session, before, after)
-    member = update(PoolMember).where(PoolMember.provider_model == before)
-    await session.execute(member.values(provider_model=after))
+    await _rename(session, PoolMember.provider_model, PoolMember.pool_id, before, after)
     moved = select(
         Acceptance.principal_id, text(":after").bindparams(after=after), Acceptance.accepted_by
     ).where(Acceptance.provider_model == before)
@@ -114,8 +137,28 @@ async def move_targets(session: AsyncSession, before: str, after: str) -> None:
 
 async def move_named_targets(session: AsyncSession, before: str, after: str) -> None:
     """Targets of frontend models and rules follow what is renamed."""
-    for table in (DefaultTarget, RuleTarget):
-        await session.execute(update(table).where(table.target == before).values(target=after))
+    await _rename(session, DefaultTarget.target, DefaultTarget.frontend_model_id, before, after)
+    await _rename(session, RuleTarget.target, RuleTarget.rule_id, before, after)
+
+
+async def _rename(
+    session: AsyncSession,
+    column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None],
+    owner: InstrumentedAttribute[UUID],
+    before: str,
+    after: str,
+) -> None:
+    """In a list that held both names, what bore the new one led nowhere: it gives way, since no list names
+    one thing twice."""
+    table: Any = column.class_
+    both = select(owner).where(column == before)
+    unsynchronised = {"synchronize_session": False}
+    await session.execute(
+        delete(table).where(column == after, owner.in_(both)), execution_options=unsynchronised
+    )
+    await session.execute(
+        update(table).where(column == before).values({column: after}), execution_options=unsynchronised
+    )
 
 
 async def accept(session: AsyncSession, principal_id: UUID, model: str, by: str) -> None:

@@ -25,15 +25,27 @@ async def name_taken(session: AsyncSession, name: str) -> bool:
 
 
 async def page(
-    session: AsyncSession, limit: int, after: UUID | None, filters: Mapping[str, str | None]
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None,
+    filters: Mapping[str, str | None],
+    *,
+    owner: str | None = None,
+    name_prefix: str | None = None,
 ) -> Sequence[Provider]:
-    """Up to `limit` providers in the order in which they were made; `filters` by column."""
+    """Up to `limit` providers in the order in which they were made; `filters` by column, `owner` is the id or
+    name of a principal."""
     query = select(Provider).order_by(Provider.id).limit(limit)
     if after is not None:
         query = query.where(Provider.id > after)
     for column, value in filters.items():
         if value is not None:
             query = query.where(getattr(Provider, column) == value)
+    if owner is not None:
+        owning = select(Principal.id).where(is_named(owner, Principal.id, Principal.name))
+        query = query.where(Provider.owner_id.in_(owning))
+    if name_prefix is not None:
+        query = query.where(Provider.name.startswith(name_prefix, autoescape=True))
     return (await session.scalars(query)).all()
 
 

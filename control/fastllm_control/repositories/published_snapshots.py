@@ -37,6 +37,13 @@ _PAGE = text(
 )
 
 
+_KNOWN = text(
+    # A version of a burst that nobody built by itself has its audit events all the same.
+    "SELECT EXISTS (SELECT 1 FROM published_snapshots WHERE version = :version)"
+    " OR EXISTS (SELECT 1 FROM audit_events WHERE version = :version)"
+)
+
+
 class SnapshotEvent(msgspec.Struct, frozen=True):
     """An audit event that is part of a version; `/admin/audit` has it whole."""
 
@@ -68,3 +75,8 @@ async def page(session: AsyncSession, limit: int, after: int | None) -> list[Sna
     """Up to `limit` versions, newest first, older than `after`."""
     found: Any = await session.execute(_PAGE, {"limit": limit, "after": after})
     return [msgspec.convert(dict(row), SnapshotRow) for row in found.mappings()]
+
+
+async def is_known(session: AsyncSession, version: int) -> bool:
+    """Whether there was such a version, as far as is remembered."""
+    return bool(await session.scalar(_KNOWN, {"version": version}))

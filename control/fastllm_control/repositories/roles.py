@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.access import VERBS, Permission
 from fastllm_control.naming import is_named
-from fastllm_control.tables.access import PrincipalRole, Role, RolePermission
+from fastllm_control.tables.access import Principal, PrincipalRole, Role, RolePermission
 
 
 async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> Role | None:
@@ -20,11 +20,31 @@ async def find(session: AsyncSession, reference: str, *, lock: bool = False) -> 
     return await session.scalar(query.with_for_update() if lock else query)
 
 
-async def page(session: AsyncSession, *, after: UUID | None, limit: int) -> Sequence[Role]:
-    """Oldest first; one more than `limit` when there are more."""
-    query = select(Role).order_by(Role.id).limit(limit + 1)
+async def page(
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None,
+    *,
+    name_prefix: str | None = None,
+    principal: str | None = None,
+    resource: str | None = None,
+) -> Sequence[Role]:
+    """Up to `limit` roles, oldest first; `principal` (id or name) holds them, they grant `resource`."""
+    query = select(Role).order_by(Role.id).limit(limit)
     if after is not None:
         query = query.where(Role.id > after)
+    if name_prefix is not None:
+        query = query.where(Role.name.startswith(name_prefix, autoescape=True))
+    if principal is not None:
+        held = (
+            select(PrincipalRole.role_id)
+            .join(Principal, Principal.id == PrincipalRole.principal_id)
+            .where(is_named(principal, Principal.id, Principal.name))
+        )
+        query = query.where(Role.id.in_(held))
+    if resource is not None:
+        granting = select(RolePermission.role_id).where(RolePermission.resource == resource)
+        query = query.where(Role.id.in_(granting))
     return (await session.execute(query)).scalars().all()
 
 

@@ -9,22 +9,30 @@ from uuid import UUID
 from sqlalchemy import Row, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from fastllm_control.naming import is_named
 from fastllm_control.tables.access import Principal, Session
 
 
 async def page(
-    session: AsyncSession, *, after: UUID | None, limit: int, now: datetime.datetime
+    session: AsyncSession,
+    limit: int,
+    after: UUID | None,
+    now: datetime.datetime,
+    principal: str | None = None,
 ) -> Sequence[Row[Session, str]]:
-    """Rows of (Session, its principal's name) that are valid, oldest first; one more when there are more."""
+    """Up to `limit` rows of (Session, its principal's name) that are valid, oldest first; `principal` is an
+    id or a name."""
     query = (
         select(Session, Principal.name)
         .join(Principal, Principal.id == Session.principal_id)
         .where(Session.expires_at > now)
         .order_by(Session.id)
-        .limit(limit + 1)
+        .limit(limit)
     )
     if after is not None:
         query = query.where(Session.id > after)
+    if principal is not None:
+        query = query.where(is_named(principal, Principal.id, Principal.name))
     return (await session.execute(query)).all()
 
 

@@ -77,6 +77,8 @@ async def delete(tx: Transaction, reference: str) -> Pool:
 
 
 async def _replace_members(tx: Transaction, row: Pool, forms: Sequence[PoolMemberForm]) -> dict[str, Change]:
+    # With the name space held no model is renamed between what is read here and what is written.
+    await provider_models.lock_target_names(tx.session)
     before = await _members(tx.session, row)
     after = await _resolved(tx, forms, known=frozenset(name for name, _, _ in before if name is not None))
     if before == after:
@@ -115,14 +117,17 @@ async def _model_name(tx: Transaction, reference: str, known: frozenset[str], fi
     if reference in known:
         return reference
     row = await provider_models.find(tx.session, reference)
-    if row is None:
-        raise Invalid("provider_model_not_found", f"there is no provider model {reference!r}", field)
-    return row.name
+    if row is not None:
+        return row.name
+    if await pools.find(tx.session, reference) is not None:
+        message = f"{reference!r} is a pool: the members of a pool are provider models and backends"
+        raise Invalid("invalid_value", message, field)
+    raise Invalid("provider_model_not_found", f"there is no provider model {reference!r}", field)
 
 
 async def _refuse_unknown_backends(tx: Transaction, members: Sequence[Member]) -> None:
     wanted = [backend_id for _, backend_id, _ in members if backend_id is not None]
-    found = await pools.backends(tx.session, wanted) if wanted else {}
+    found = await pools.hold_backends(tx.session, wanted) if wanted else frozenset()
     for at, (_, backend_id, _) in enumerate(members):
         if backend_id is not None and backend_id not in found:
             message = f"there is no backend {str(backend_id)!r}"

@@ -287,3 +287,34 @@ async def test_an_operator_may_allow_it(database_url: str) -> None:
         await settled(plane)
         status, body = await ask(plane, "192.0.2.7")
         assert (status, b"sk-canary" in body) == (200, True)
+
+
+async def test_what_lies_between_two_versions(plane: ControlPlane) -> None:
+    versions = []
+    for name in ("a", "b", "c"):
+        body = {"name": name, "api_base": "http://127.0.0.1:9/v1", "upstream_api_key": f"canary-{name}"}
+        versions.append((await plane.call("POST", "/admin/providers?force=true", body)).version)
+    first, _, last = versions
+    answer = await plane.call("GET", f"/admin/snapshots/{first}/diff/{last}")
+    assert [(row["target_name"], row["version"]) for row in answer.rows] == [
+        ("b", versions[1]),
+        ("c", last),
+    ]
+    assert answer.rows[0]["changes"]["upstream_api_key"] == {"before": None, "after": "(set)"}
+    assert b"canary" not in answer.body
+    assert (await plane.call("GET", f"/admin/snapshots/{last}/diff/{first}")).rows == answer.rows
+    assert (await plane.call("GET", f"/admin/snapshots/{last}/diff/{last}")).rows == []
+    path = f"/admin/snapshots/{first}/diff/{last}?limit=1"
+    page = await plane.call("GET", path)
+    assert page.rows == answer.rows[:1]
+    rest = await plane.call("GET", f"{path}&after={page.json['next']}")
+    assert (rest.rows, rest.json["next"]) == (answer.rows[1:], None)
+
+
+async def test_versions_that_never_were_have_no_diff(plane: ControlPlane) -> None:
+    version = (await plane.call("POST", "/admin/roles", {"name": "r"})).version or 0
+    made = (await plane.call("POST", "/admin/principals", {"name": "p"})).version or version
+    for wrong in ("1", "x", "-1", "9" * 30):
+        for path in (f"{wrong}/diff/{made}", f"{made}/diff/{wrong}"):
+            answer = await plane.call("GET", f"/admin/snapshots/{path}")
+            assert (answer.status, answer.error["code"]) == (404, "snapshot_not_found"), path

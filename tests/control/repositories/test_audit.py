@@ -48,28 +48,28 @@ async def noted(database: Database) -> None:
 async def test_filters(database: Database, wanted: dict[str, Any], found: list[int]) -> None:
     await noted(database)
     async with database.read() as session:
-        rows = await audit.page(session, AuditFilter(**wanted), after=None, limit=10)
+        rows = await audit.page(session, 10, None, AuditFilter(**wanted))
         assert [row.id for row in rows] == found
 
 
 async def test_pages_go_back_in_time(database: Database) -> None:
     await noted(database)
     async with database.read() as session:
-        assert [row.id for row in await audit.page(session, AuditFilter(), after=None, limit=2)] == [4, 3, 2]
-        assert [row.id for row in await audit.page(session, AuditFilter(), after=3, limit=2)] == [2, 1]
+        assert [row.id for row in await audit.page(session, 3, None, AuditFilter())] == [4, 3, 2]
+        assert [row.id for row in await audit.page(session, 3, 3, AuditFilter())] == [2, 1]
         only = AuditFilter(actor="ada")
-        assert [row.id for row in await audit.page(session, only, after=4, limit=1)] == [2, 1]
+        assert [row.id for row in await audit.page(session, 2, 4, only)] == [2, 1]
 
 
 async def test_since_is_inclusive_and_until_exclusive(database: Database) -> None:
     await noted(database)
     async with database.read() as session:
-        rows = await audit.page(session, AuditFilter(), after=None, limit=10)
+        rows = await audit.page(session, 11, None, AuditFilter())
         third = next(row.at for row in rows if row.id == 3)
-        since = await audit.page(session, AuditFilter(since=third), after=None, limit=10)
-        until = await audit.page(session, AuditFilter(until=third), after=None, limit=10)
+        since = await audit.page(session, 11, None, AuditFilter(since=third))
+        until = await audit.page(session, 11, None, AuditFilter(until=third))
         elsewhere = third.astimezone(datetime.timezone(datetime.timedelta(hours=-12)))
-        same = await audit.page(session, AuditFilter(since=elsewhere), after=None, limit=10)
+        same = await audit.page(session, 11, None, AuditFilter(since=elsewhere))
     assert [[row.id for row in found] for found in (since, until, same)] == [[4, 3], [2, 1], [4, 3]]
 
 

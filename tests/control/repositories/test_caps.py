@@ -42,12 +42,12 @@ async def test_of_one_principal(access: Access, database: Database) -> None:
 async def test_pages(access: Access, database: Database) -> None:
     await capped(access)
     async with database.read() as session:
-        limits = await caps.limits_page(session, after=None, limit=1)
+        limits = await caps.limits_page(session, after=None, limit=2)
         assert [(row.requests_per_min, name) for row, name in limits] == [(1, "ada"), (2, "bob")]
         after = limits[0][0].principal_id
         rest = await caps.limits_page(session, after=after, limit=5)
         assert [name for _, name in rest] == ["bob", "carol"]
-        budgets = await caps.budgets_page(session, after=None, limit=1)
+        budgets = await caps.budgets_page(session, after=None, limit=2)
         assert [(row.tokens_total, name) for row, name in budgets] == [(1, "ada"), (2, "bob")]
         others = await caps.budgets_page(session, after=after, limit=5)
         assert [name for _, name in others] == ["bob", "carol"]

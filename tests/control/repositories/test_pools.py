@@ -21,3 +21,4 @@ async def test_members_are_replaced_and_read_back_in_their_order(database: Datab
         assert [one.name for one in await pools.page(tx.session, 2, None, "a")] == ["local"]
         assert await pools.page(tx.session, 2, row.id, None) == []
         assert await pools.backends(tx.session, [uuid7()]) == {}
+        assert await pools.hold_backends(tx.session, [uuid7()]) == frozenset()

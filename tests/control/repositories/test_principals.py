@@ -39,7 +39,7 @@ async def test_pages_with_roles_by_kind(access: Access, database: Database) -> N
     await access.principal("robot", kind="service_account")
     await access.principal("bob")
     async with database.read() as session:
-        found = await principals.page(session, after=None, limit=2)
+        found = await principals.page(session, after=None, limit=3)
         assert [(row.name, roles) for row, roles in found] == [
             ("ada", ["inference", "viewer"]),
             ("robot", []),

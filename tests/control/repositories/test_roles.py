@@ -28,7 +28,7 @@ async def test_pages(access: Access, database: Database) -> None:
     async with database.read() as session:
         everything = await roles.page(session, after=None, limit=100)
         assert [row.name for row in everything][-3:] == ["r-0", "r-1", "r-2"]
-        found = await roles.page(session, after=everything[-3].id, limit=1)
+        found = await roles.page(session, after=everything[-3].id, limit=2)
         assert [row.name for row in found] == ["r-1", "r-2"]
         assert await roles.page(session, after=everything[-1].id, limit=1) == []
 
