@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "create-key": ("fastllm_control.commands.create_key", "create an API key"),
     "export": ("fastllm_control.commands.export", "write the configuration as YAML"),
     "apply": ("fastllm_control.commands.apply", "make the database so as a YAML file says"),
-    "import": ("", "take over another gateway's configuration"),
+    "import": ("fastllm_control.commands.import_", "take over another gateway's configuration"),
     "sync-prices": ("", "fill in prices from a catalogue"),
     "rotate-encryption-key": ("", "re-encrypt every credential under the newest key"),
     "doctor": ("", "check a deployment end to end"),

@@ -1,10 +1,72 @@
-"""A database as LiteLLM leaves one: the columns that an import reads, and some that it does not."""
+"""What a LiteLLM proxy leaves behind: a configuration, imported without dialling anybody, and a database (the
+columns that an import reads, and some that it does not)."""
 
 from __future__ import annotations
 
-import asyncpg
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import asyncpg
+import yaml
+
+from fastllm_control.declared.applying import Means
+from fastllm_control.declared.references import GivenSecrets
+from fastllm_control.dial import Dialer, DialResult, Endpoint
+from fastllm_control.litellm import converting, importing
+from fastllm_control.litellm.holders import Holders
+from fastllm_control.litellm.importing import Imported, Wanted
+from fastllm_control.secrets import Keyring
+from fastllm_control.transaction import Database
+from fastllm_shared.addresses import AddressPolicy
 from fastllm_shared.keys import digest_of
+from tests.fakes.configuration import ACTOR, RING
+
+REALISTIC = Path(__file__).parents[1] / "control" / "litellm" / "realistic.yaml"
+MASTER_KEY = "sk-kJ8vQ2rX7mT4pL9wZ3nB6yC1"
+CLOUD_KEYS = (
+    *("ENGINE_C_KEY", "AZURE_EU_KEY", "AZURE_US_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GROQ_API_KEY"),
+    *("TOGETHERAI_API_KEY", "MISTRAL_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "FIREWORKS_API_KEY"),
+    *("XAI_API_KEY", "PERPLEXITYAI_API_KEY", "CEREBRAS_API_KEY"),
+)
+ENVIRON = {
+    **{f"ENGINE_{name}": f"http://127.0.0.1:9/{name}" for name in ("A", "B", "C", "DOWN")},
+    **{name: f"canary-{name}" for name in CLOUD_KEYS},
+    "LITELLM_MASTER_KEY": MASTER_KEY,
+}
+
+
+class DeafDialer(Dialer):
+    """Reaches nobody."""
+
+    async def dial(self, endpoint: Endpoint) -> DialResult:
+        return DialResult(False, reason="not dialled in tests")
+
+
+def realistic() -> dict[str, Any]:
+    """The configuration, to be edited."""
+    config: dict[str, Any] = yaml.safe_load(REALISTIC.read_text(encoding="utf-8"))
+    return config
+
+
+async def imported(
+    database: Database,
+    config: Mapping[str, Any],
+    environ: Mapping[str, str] = ENVIRON,
+    holders: Holders | None = None,
+    ring: Keyring = RING,
+    **flags: bool,
+) -> Imported:
+    """Import it as the command does."""
+    found = converting.convert(config, environ)
+    assert found.errors == ()
+    secrets = GivenSecrets(found.secrets)
+    means = Means(ring, DeafDialer(AddressPolicy()), secrets, lambda: datetime.datetime.now(datetime.UTC))
+    wanted = Wanted(found.document, found.master_key, holders)
+    switches = {"take_over": False, "dry_run": False, **flags}
+    return await importing.perform(database, ACTOR, means, wanted, **switches)
+
 
 CI_KEY = "sk-litellm-ci-key-0123456789abcdef"
 TEAM_KEY = "sk-litellm-team-key-0123456789abcd"
@@ -39,7 +101,8 @@ async def fill(url: str) -> None:
         """
     )
     insert = (
-        'INSERT INTO "LiteLLM_VerificationToken" (token, key_name, key_alias, models, team_id, budget_id, blocked)'
+        'INSERT INTO "LiteLLM_VerificationToken" '
+        " (token, key_name, key_alias, models, team_id, budget_id, blocked)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7)"
     )
     rows = [

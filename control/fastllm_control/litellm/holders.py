@@ -1,4 +1,4 @@
-"""Keys, teams, users and budgets of LiteLLM → principals with roles, limits and budgets, and their keys. Pure.
+"""Keys, teams, users and budgets of LiteLLM → principals with roles, limits, budgets and keys. Pure.
 
 Limits belong to principals here. A key that has limits or models of its own gets a principal of its own; the
 others are keys of their team's principal, else of their user's.
@@ -31,9 +31,11 @@ WINDOWS: Mapping[str, Window] = {
 }  # fmt: skip
 _LIMITS = ("rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NOT_CARRIED = ("tpd_limit", "soft_budget", "model_max_budget", "budget_limits", "allowed_routes", "aliases",
-                "permissions", "policies", "allowed_cache_controls", "budget_fallbacks", "object_permission_id",
-                "organization_id", "project_id", "metadata", "config", "router_settings")  # fmt: skip
+_NOT_CARRIED = (
+    *("tpd_limit", "soft_budget", "model_max_budget", "budget_limits", "allowed_routes", "aliases"),
+    *("permissions", "policies", "allowed_cache_controls", "budget_fallbacks", "object_permission_id"),
+    *("organization_id", "project_id", "metadata", "config", "router_settings"),
+)
 
 Row = Mapping[str, Any]
 
@@ -48,7 +50,7 @@ class Tables(Struct, frozen=True):
 
 
 class ImportedKey(Struct, frozen=True):
-    """A key by its digest. `spent_micros` is what its holder had used when it is first made."""
+    """A key by its digest, as hex."""
 
     digest: str
     holder: str
@@ -145,10 +147,11 @@ def _principal(
     permissions = grants.of(wanted, path)
     roles = [] if permissions is None else [DeclaredRole(name=name, permissions=permissions)]
     if source is row:
+        reason = "limits hold per principal, and the key has one of its own"
         for kind, other in (("team", team), ("user", user)):
             for field in _LIMITS:
                 if other.get(field) is not None:
-                    report.not_carried(f"{path}: {field} of its {kind}", "limits hold per principal, and the key has one of its own")  # fmt: skip
+                    report.not_carried(f"{path}: {field} of its {kind}", reason)
     return roles, DeclaredPrincipal(
         name=name,
         roles=("inference",) if permissions is None else (name,),
@@ -224,6 +227,8 @@ def _budget(row: Row, tables: Tables, path: str, report: Report) -> DeclaredBudg
             f"{path}: max_budget", "out of range: revoke the key instead of a budget of nothing"
         )
         return None
+    if row.get("spend"):
+        report.not_carried(f"{path}: spend", "the budget begins with nothing used")
     return DeclaredBudget(cost_total_micros=micros, window=window)
 
 

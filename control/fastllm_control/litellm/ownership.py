@@ -22,28 +22,26 @@ _REMOVED: tuple[Kind, ...] = ("principal", "role", "frontend_model", "pool", "pr
 
 
 class Owned(Struct, frozen=True):
-    """Names by kind, and the digests of keys, as hex."""
+    """Names by kind; digests as hex: of the keys out of LiteLLM's database, and of the master key."""
 
     names: Mapping[str, tuple[str, ...]] = {}
     keys: tuple[str, ...] = ()
+    master: str | None = None
 
     def vanished(self, document: Document) -> Iterator[tuple[Kind, str]]:
-        """What is no longer in the document, in the order in which it is to be removed. Of sections that are
-        not managed this time nothing vanishes."""
+        """What is no longer in the document, in the order in which it is to be removed."""
         for kind in _REMOVED:
-            entries = getattr(document, SECTION_OF[kind])
-            if entries is not None:
-                named = {entry.name for entry in entries}
-                yield from ((kind, name) for name in self.names.get(kind, ()) if name not in named)
+            named = {entry.name for entry in getattr(document, SECTION_OF[kind]) or ()}
+            yield from ((kind, name) for name in self.names.get(kind, ()) if name not in named)
 
-    def after(self, document: Document, keys: Sequence[str] | None) -> Owned:
-        """What is owned once the document is applied; sections that are absent stay as they were."""
-        names = dict(self.names)
+    def after(self, document: Document, removed: Sequence[tuple[Kind, str]]) -> Mapping[str, tuple[str, ...]]:
+        """The names that are owned once the document is applied and `removed` is gone."""
+        found: dict[str, tuple[str, ...]] = {}
         for kind in _REMOVED:
-            entries = getattr(document, SECTION_OF[kind])
-            if entries is not None:
-                names[kind] = tuple(sorted(entry.name for entry in entries))
-        return Owned(names, self.keys if keys is None else tuple(sorted(keys)))
+            gone = {name for removed_kind, name in removed if removed_kind == kind}
+            named = {entry.name for entry in getattr(document, SECTION_OF[kind]) or ()}
+            found[kind] = tuple(sorted((set(self.names.get(kind, ())) | named) - gone))
+        return found
 
 
 async def read(session: AsyncSession) -> Owned:
@@ -77,8 +75,8 @@ def refuse_others(owned: Owned, wanted: Document, there: Document) -> None:
         more = f" and {len(taken) - 10} more" if len(taken) > 10 else ""
         raise Conflict(
             "not_imported",
-            f"no import made these, so none changes them: {', '.join(taken[:10])}{more}. Rename them here or in"
-            " the file, or let the import have them with --take-over",
+            f"no import made these, so none changes them: {', '.join(taken[:10])}{more}. Rename them, here or"
+            " in the file, or let the import have them with --take-over",
         )
 
 

@@ -18,6 +18,12 @@ async def find(session: AsyncSession, key_id: UUID) -> ApiKey | None:
     ).scalar_one_or_none()
 
 
+async def by_digest(session: AsyncSession, digest: bytes) -> ApiKey | None:
+    """The key with that digest, locked."""
+    query = select(ApiKey).where(ApiKey.digest == digest).with_for_update()
+    return (await session.execute(query)).scalar_one_or_none()
+
+
 async def row(session: AsyncSession, key_id: UUID) -> Row[ApiKey, str] | None:
     """(ApiKey, its principal's name)."""
     return (await session.execute(_with_principal().where(ApiKey.id == key_id))).first()

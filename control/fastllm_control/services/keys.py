@@ -35,6 +35,16 @@ class NewKey(msgspec.Struct, frozen=True):
         return f"NewKey(id={self.id}, prefix={self.prefix!r})"
 
 
+class GivenKey(msgspec.Struct, frozen=True):
+    """A key that was made elsewhere: of it there is no more than its digest, and what may be shown of it."""
+
+    digest: bytes
+    name: str
+    prefix: str
+    scope: Scope
+    expires_at: datetime.datetime | None = None
+
+
 async def create(
     tx: Transaction,
     principal: str,
@@ -52,6 +62,36 @@ async def create(
     tx.audit("key.create", "key", made.id, name, _changes(made))
     tx.content_changed()
     return made
+
+
+async def adopt(
+    tx: Transaction, principal: str, given: GivenKey, now: datetime.datetime, *, movable: bool
+) -> ApiKey | None:
+    """A key that was made elsewhere, by its digest. `None`: it is there like that already.
+
+    One that was revoked here stays so. One of another principal is refused, unless it is `movable`.
+    Raises `Invalid`, `Conflict`, `Forbidden`.
+    """
+    holder = await require(tx, principal, "principal_id")
+    await _refuse_more_than_held(tx, holder, given.scope)
+    row = await keys.by_digest(tx.session, given.digest)
+    if row is not None and row.principal_id != holder.id and not movable:
+        raise Conflict("key_taken", f"the key {given.name!r} is one of another principal already")
+    changes = {"scope": Change(row and row.scope, given.scope)}
+    changes["expires_at"] = Change(_text(row.expires_at) if row else None, _text(given.expires_at))
+    if row is None or row.principal_id != holder.id:
+        before = None if row is None else (await require(tx, str(row.principal_id))).name
+        changes["principal"] = Change(before, holder.name)
+    if row is not None and all(change.before == change.after for change in changes.values()):
+        return None
+    async with administration_kept(tx, now):
+        row = row or ApiKey(id=uuid7(), digest=given.digest, disabled=False, created_by=tx.actor.name)
+        row.principal_id, row.name, row.prefix = holder.id, given.name, given.prefix
+        row.scope, row.expires_at = given.scope, given.expires_at
+        tx.session.add(row)
+    tx.audit("key.adopt", "key", row.id, given.name, changes)
+    tx.content_changed()
+    return row
 
 
 async def rotate(tx: Transaction, key_id: UUID, grace_seconds: int, now: datetime.datetime) -> NewKey:
