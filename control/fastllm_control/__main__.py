@@ -5,10 +5,11 @@ Every failure that a person can mend is one line on standard error that says wha
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,6 +21,15 @@ from fastllm_shared.settings import SettingsError
 
 USAGE = 2
 """Exit code when the command line or a setting is wrong, as `argparse` has it."""
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "done, or it was so already",
+    1: "refused or failed: one line says why, and nothing was changed",
+    2: "a flag, a variable or the command is wrong",
+    78: "the database's schema is not this program's: migrate it, or run the program that fits",
+    130: "interrupted",
+}
+"""Of every command."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("fastllm_control.up", "everything on this machine, on an embedded database"),
@@ -34,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sync-prices": ("", "fill in prices from a catalogue"),
     "rotate-encryption-key": ("", "re-encrypt every credential under the newest key"),
     "doctor": ("", "check a deployment end to end"),
+    "completion": ("fastllm_control.commands.completion", "print what bash, zsh or fish completes"),
+    "help": ("", "explain a command, as in `fastllm help up`"),
     "version": ("", "print the version"),
 }
 """Module with `run(arguments, environ) -> int` and one line of help. A command without a module that is
@@ -43,12 +55,20 @@ not handled in `main` is planned, and says so."""
 def main(arguments: Sequence[str]) -> int:
     """Run `fastllm ARGUMENTS…`; returns the exit code."""
     name = arguments[0] if arguments else "--help"
+    if name == "help" and len(arguments) > 1:
+        name, arguments = arguments[1], [arguments[1], "--help"]
+        if name in ("help", "version", "completion"):
+            return _say(f"fastllm {name}: {COMMANDS[name][1]}")
+        if name == "proxy":  # of the other plane, which the entry point chooses
+            return _say("fastllm proxy: the data plane; `fastllm proxy --help` explains its flags")
     if name in ("--help", "-h", "help"):
         return _help()
     if name in ("version", "--version"):
         return _say(f"fastllm {fastllm_shared.__version__}")
     if name not in COMMANDS:
-        return _fail(f"fastllm: there is no command {name!r}: see `fastllm --help`", USAGE)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f" Did you mean `fastllm {near[0]}`?" if near else ""
+        return _fail(f"fastllm: there is no command {name!r}: see `fastllm --help`.{meant}", USAGE)
     module, _ = COMMANDS[name]
     if not module:
         return _fail(f"fastllm {name}: not available yet", 1)
@@ -69,7 +89,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _help() -> int:
     lines = ["usage: fastllm COMMAND [--help] [flags]", "", "commands:"]
-    return _say("\n".join(lines + [f"  {name:<22} {text}" for name, (_, text) in COMMANDS.items()]))
+    lines += [f"  {name:<22} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += ["", "exit codes:", *(f"  {code:<22} {meaning}" for code, meaning in EXIT_CODES.items())]
+    return _say("\n".join(lines))
 
 
 def _say(text: str) -> int:

@@ -10,9 +10,11 @@ from the file that `<NAME>_FILE` points to. Everything wrong is reported togethe
 from __future__ import annotations
 
 import argparse
+import difflib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -95,10 +97,14 @@ def load(kind: type[T], program: str, arguments: Sequence[str], environ: Mapping
     """Settings from `arguments` and `environ`.
 
     Raises `SettingsError` with every problem; `--help` and an unknown flag leave by `SystemExit` as
-    `argparse` does.
+    `argparse` does, the latter with one line that names the nearest flag.
     """
     declared = settings_of(kind)
-    flags = vars(_parser(program, kind, declared).parse_args(arguments))
+    parser = _parser(program, kind, declared)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_not_known(unknown[0], [s.flag for s in declared if s.flag is not None]))
+    flags = vars(parsed)
     values: dict[str, Any] = {}
     problems: list[str] = []
     for setting in declared:
@@ -143,9 +149,30 @@ def _find(
     return setting.flag or setting.variable, None
 
 
+def _not_known(argument: str, flags: Sequence[str]) -> str:
+    name = argument.partition("=")[0]
+    if not name.startswith("-"):
+        return f"{argument!r} belongs to no flag"
+    near = difflib.get_close_matches(name, flags, n=1)
+    return f"there is no flag {name}" + (f": did you mean {near[0]}?" if near else "")
+
+
+class _OneLine(argparse.ArgumentParser):
+    """Says what is wrong in one line; `--help` explains the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see `{self.prog.split(' [')[0]} --help`)\n")
+
+
 def _parser(program: str, kind: type[msgspec.Struct], declared: Sequence[Setting]) -> argparse.ArgumentParser:
-    summary = (kind.__doc__ or "").strip().splitlines()[0]
-    parser = argparse.ArgumentParser(prog=program, description=summary, allow_abbrev=False)
+    summary, _, more = inspect.cleandoc(kind.__doc__ or "").partition("\n")
+    parser = _OneLine(
+        prog=program,
+        description=summary,
+        epilog=more.strip("\n") or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     for setting in declared:
         if setting.flag is None:
             continue

@@ -24,7 +24,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_of_the_specification_is_there() -> None:
     wanted = "up control proxy migrate set-password create-key export apply import sync-prices"
-    assert set(COMMANDS) == {*wanted.split(), "rotate-encryption-key", "doctor", "version"}
+    further = "rotate-encryption-key doctor completion help version"
+    assert set(COMMANDS) == {*wanted.split(), *further.split()}
 
 
 def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,10 +34,35 @@ def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (captured.out, "fastllm --help" in captured.err) == ("", True)
 
 
-@pytest.mark.parametrize("name", ["export", "apply", "import", "sync-prices", "doctor"])
+@pytest.mark.parametrize("name", ["sync-prices", "doctor"])
 def test_what_is_planned_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name]) == 1
     assert capsys.readouterr().err == f"fastllm {name}: not available yet\n"
+
+
+@pytest.mark.parametrize("name", ["migrate", "import", "create-key"])
+async def test_help_of_a_command_has_an_example(name: str) -> None:
+    done = await fastllm("help", name)
+    assert (done.code, done.errors) == (0, "")
+    assert "example" in done.out
+    assert f"fastllm {name}" in done.out
+
+
+def test_help_of_what_has_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("help", "version", "completion", "proxy"):
+        assert main(["help", name]) == 0
+        assert name in capsys.readouterr().out
+
+
+async def test_the_nearest_is_suggested_in_one_line() -> None:
+    flag = await fastllm("import", "--dryrun")
+    assert (flag.code, flag.out) == (2, "")
+    assert flag.errors == (
+        "fastllm import: there is no flag --dryrun: did you mean --dry-run? (see `fastllm import --help`)\n"
+    )
+    command = await fastllm("improt")
+    assert (command.code, command.errors.count("\n")) == (2, 1)
+    assert "Did you mean `fastllm import`?" in command.errors
 
 
 @pytest.mark.parametrize("name", ["control", "migrate", "set-password", "create-key"])

@@ -19,7 +19,10 @@ from fastllm_shared.snapshot import Scope
 
 
 class CreateKeySettings(DatabaseSettings, frozen=True, kw_only=True):
-    """Create an API key of a principal and print it, the only time that it is shown."""
+    """Create an API key of a principal and print it, the only time that it is shown.
+
+    example: fastllm create-key --principal team-a --key-name ci --expires-in-days 30
+    """
 
     principal: Annotated[Name, Meta(description="name or id of the holder")]
     key_name: Annotated[Name, Meta(description="what the key is called in lists")] = "command line"

@@ -32,7 +32,12 @@ _SECRET: dict[str, Any] = {SECRET: True}
 
 
 class ImportSettings(DatabaseSettings, frozen=True, kw_only=True):
-    """Take over a LiteLLM proxy's configuration; again after each edit of it, as often as you like."""
+    """Take over a LiteLLM proxy's configuration; again after each edit of it, as often as you like.
+
+    examples:
+      fastllm import --litellm config.yaml --dry-run
+      FASTLLM_LITELLM_DATABASE_URL_FILE=litellm-url fastllm import --litellm config.yaml
+    """
 
     litellm: Annotated[str, Meta(description="LiteLLM's config.yaml", min_length=1)]
     dry_run: Annotated[bool, Meta(description="show what would change, and change nothing")] = False

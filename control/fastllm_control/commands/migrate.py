@@ -11,7 +11,10 @@ from fastllm_shared.settings import load
 
 
 class MigrateSettings(DatabaseSettings, frozen=True, kw_only=True):
-    """Bring the database's schema up to this program. Several at once are safe: one does it."""
+    """Bring the database's schema up to this program. Several at once are safe: one does it.
+
+    example: FASTLLM_DATABASE_URL=postgresql://fastllm@db/fastllm fastllm migrate
+    """
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

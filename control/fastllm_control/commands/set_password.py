@@ -24,7 +24,10 @@ SHORTEST = 8
 
 
 class SetPasswordSettings(DatabaseSettings, frozen=True, kw_only=True):
-    """Set a person's password: asked for on a terminal, else the first line of standard input."""
+    """Set a person's password: asked for on a terminal, else the first line of standard input.
+
+    example: fastllm set-password alice < password-file
+    """
 
     name: Annotated[Name, Meta(description="whose password")] = "admin"
 

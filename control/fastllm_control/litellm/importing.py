@@ -88,7 +88,7 @@ async def perform(
     """Import. A dry run does all of it and then leaves nothing of it. Raises `ApiError`: then nothing was
     changed."""
     read = Read(wanted.whole(), Lines())
-    dials = await dial_new(database, means, read, prune=False)
+    dials = await dial_new(database, actor, means, read, prune=False)
     try:
         async with database.begin(actor) as tx:
             found = await _import(tx, means, wanted, read, dials, take_over=take_over)

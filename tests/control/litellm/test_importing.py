@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from fastllm_control.declared.document import DeclaredBudget, DeclaredLimits
 from fastllm_control.errors import Conflict
@@ -21,6 +22,8 @@ from tests.fakes.access import Access
 from tests.fakes.configuration import ACTOR
 from tests.fakes.declared import Files
 from tests.fakes.litellm import CI_KEY, ENVIRON, MASTER_KEY, TEAM_KEY, fill, imported, realistic
+
+NOTHING = {"general_settings": {"master_key": "os.environ/LITELLM_MASTER_KEY"}}
 
 
 async def whole(access: Access) -> dict[str, list[Any]]:
@@ -102,7 +105,7 @@ async def test_what_others_made_is_never_touched(database: Database, access: Acc
         await imported(database, realistic())
     assert await whole(access) == before
     await imported(database, realistic(), take_over=True)
-    await imported(database, {"model_list": []})
+    await imported(database, NOTHING)
     left = await access.rows("SELECT name FROM frontend_models")
     assert [row.name for row in left] == ["own"]
 
@@ -112,7 +115,7 @@ async def test_a_provider_stays_that_models_of_others_use(database: Database, fi
     await files.apply(
         "format: 1\nprovider_models:\n- name: mine\n  backends: [{provider: groq, upstream_model: x}]\n"
     )
-    last = await imported(database, {"model_list": []})
+    last = await imported(database, NOTHING)
     assert [warning for warning in last.plan.warnings if "groq stays" in warning]
 
 
@@ -120,7 +123,15 @@ async def test_what_is_gone_already_is_no_fault(database: Database) -> None:
     await imported(database, realistic())
     async with database.begin(ACTOR) as tx:
         await frontend_models.delete(tx, "team-00")
-    assert (await imported(database, {"model_list": []})).plan.steps
+    assert (await imported(database, NOTHING)).plan.steps
+
+
+async def test_the_last_way_of_administering_is_not_taken_away(database: Database, access: Access) -> None:
+    await imported(database, realistic())
+    before = await whole(access)
+    with pytest.raises(Conflict, match="nobody could administer"):
+        await imported(database, {"model_list": []})
+    assert await whole(access) == before
 
 
 async def test_keys_out_of_the_database(database: Database, access: Access, empty_database_url: str) -> None:
@@ -148,7 +159,8 @@ async def test_a_used_budget_is_never_rewound_and_a_removed_grant_is_revoked(
     await fill(empty_database_url)
     found = await from_database(empty_database_url)
     await imported(database, realistic(), holders=found)
-    await access.rows("UPDATE budgets SET cost_used_micros = 4000000 RETURNING 1")
+    async with database.begin(ACTOR) as tx:
+        await tx.session.execute(text("UPDATE budgets SET cost_used_micros = 4000000"))
     name = "litellm/key/ci"
     role = next(role for role in found.roles if role.name == name)
     less = Holders(
