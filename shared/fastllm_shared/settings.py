@@ -166,10 +166,11 @@ class _OneLine(argparse.ArgumentParser):
 
 def _parser(program: str, kind: type[msgspec.Struct], declared: Sequence[Setting]) -> argparse.ArgumentParser:
     summary, _, more = inspect.cleandoc(kind.__doc__ or "").partition("\n")
+    _, heading, examples = more.partition("\nexample")  # of what follows the first line, only these are shown
     parser = _OneLine(
         prog=program,
         description=summary,
-        epilog=more.strip("\n") or None,
+        epilog=f"example{examples}" if heading else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
