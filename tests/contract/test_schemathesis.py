@@ -8,49 +8,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import hypothesis
 import pytest
 import requests
-import schemathesis
-from hypothesis import HealthCheck
-from schemathesis.checks import CHECKS, load_all_checks
 
 from fastllm_control.api.everything import OPERATIONS
-from fastllm_control.openapi import PERMISSION, document
-from tests.contract.stock import furnish, widen
+from tests.contract.stock import furnish
 from tests.fakes.control_plane import PROXY_TOKEN, ControlPlane
 from tests.fakes.database import TestDatabases
 from tests.fakes.served import served
 
-EXAMPLES = int(os.environ.get("FASTLLM_API_EXAMPLES", "3"))
-SEED = int(os.environ.get("FASTLLM_API_SEED", "1"))
+if TYPE_CHECKING:
+    from tests.contract.made import Case, Made
+
 LONGEST_ANSWER_SECONDS = 20.0
-
-load_all_checks()
-_NAMES = (
-    "not_a_server_error",
-    "status_code_conformance",
-    "content_type_conformance",
-    "response_headers_conformance",
-    "response_schema_conformance",
-    "negative_data_rejection",
-    "unsupported_method",
-    "allow_header_conformance",
-    "missing_required_header",
-)
-"""Not `positive_data_acceptance`: what a schema cannot say (a reference to nothing, a URL that is none) is
-400 too. Not `ignored_auth`: the permissions have a test of their own."""
-
-CHECKED = [check for check in CHECKS.get_by_names(list(_NAMES)) if not isinstance(check, type)]
-
-schema = schemathesis.openapi.from_dict(widen(document(OPERATIONS)))
-schema.config.seed = SEED
-# Methods that a path does not take are tried elsewhere, each once.
-schema.config.phases.coverage.unexpected_methods = set()
+_REQUIRED = {f"{one.method} {one.path}": one.requires for one in OPERATIONS}
 
 
 class Stage(NamedTuple):
@@ -70,21 +44,32 @@ def stage(databases: TestDatabases, migrated_template: str) -> Iterator[Stage]:
     databases.drop(name)
 
 
-@schema.parametrize()
-@hypothesis.seed(SEED)
-@hypothesis.settings(
-    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], stage: Stage) -> None:
-    requires = case.operation.definition.raw[PERMISSION]
-    token = PROXY_TOKEN if requires == "proxy" else stage.plane.admin_key
-    for name, value in (case.path_parameters or {}).items():
-        if isinstance(value, str):
-            case.path_parameters[name] = stage.words.get(value, value)
-    case.call_and_validate(
-        base_url=stage.plane.url,
-        session=stage.session,
-        headers={"authorization": f"Bearer {token}"},
-        checks=CHECKED,
-        timeout=LONGEST_ANSWER_SECONDS,
-    )
+@pytest.fixture(scope="module")
+def made() -> Made:
+    # Here, because collecting the suite should not wait for it in every process that takes part.
+    from tests.contract.made import Made
+
+    return Made()
+
+
+@pytest.mark.parametrize("operation", _REQUIRED)
+def test_answers_are_what_the_document_says(operation: str, stage: Stage, made: Made) -> None:
+    token = PROXY_TOKEN if _REQUIRED[operation] == "proxy" else stage.plane.admin_key
+    sent = 0
+
+    def call(case: Case) -> None:
+        nonlocal sent
+        sent += 1
+        for name, value in (case.path_parameters or {}).items():
+            if isinstance(value, str):
+                case.path_parameters[name] = stage.words.get(value, value)
+        case.call_and_validate(
+            base_url=stage.plane.url,
+            session=stage.session,
+            headers={"authorization": f"Bearer {token}"},
+            checks=made.checks,
+            timeout=LONGEST_ANSWER_SECONDS,
+        )
+
+    made.run(operation, call)
+    assert sent, "no request was made"
