@@ -6,6 +6,7 @@ same figures.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,7 +22,10 @@ AFFINITY_BYTES: Final = 1024
 EXPECTED_GENERATION: Final = 1024
 """Tokens that are expected of a request that does not say how many it wants generated."""
 _SEARCHED_BYTES: Final = 256 * 1024
-_BASE64: Final = b";base64,"
+_DATA_URL: Final = b";base64,"
+_DATA: Final = b'data"'
+# Text that a tool or a person calls `data` counts: this much without a blank is a file.
+_ENCODED_VALUE: Final = re.compile(rb'\s*:\s*"(?=(?:[A-Za-z0-9+/_-]|\\[/nr]){256})')
 _USER: Final = b'"user"'
 _ROLE: Final = b'"role"'
 
@@ -29,16 +33,26 @@ _decode_count = msgspec.json.Decoder(int).decode
 
 
 def prompt_tokens(body: Body) -> int:
-    """An estimate: four bytes a token, files that are embedded as base64 left out."""
+    """An estimate: four bytes a token, files that are embedded as base64 left out. Those are in data URLs, or
+    the values of `data` and `file_data`, as in Anthropic's blocks and `input_audio`."""
     size = len(body)
-    start = body.find(_BASE64)
+    start = body.find(_DATA_URL)
     while start >= 0:
         end = body.find(b'"', start)
         if end < 0:
             break
         size -= end - start
-        start = body.find(_BASE64, end)
-    return size // 4
+        start = body.find(_DATA_URL, end)
+    start = body.find(_DATA)
+    while start >= 0:
+        end = start + len(_DATA)
+        if value := _ENCODED_VALUE.match(body, end):
+            end = body.find(b'"', value.end())
+            if end < 0:
+                break
+            size -= end - value.end()
+        start = body.find(_DATA, end)
+    return max(size, 0) // 4
 
 
 def requested_tokens(members: Members) -> int | None:

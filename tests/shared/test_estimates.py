@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -31,6 +32,51 @@ def test_the_prompt_is_a_quarter_of_its_bytes_without_embedded_files() -> None:
     assert prompt_tokens(bytearray(files)) == prompt_tokens(files)
     broken = b'{"x":";base64,AAAAAAAA'
     assert prompt_tokens(broken) == len(broken) // 4
+
+
+FILE = base64.b64encode(bytes(range(256)) * 40).decode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": FILE}},
+        {"type": "input_audio", "input_audio": {"data": FILE, "format": "wav"}},
+        {"type": "file", "file": {"file_data": FILE, "filename": "a.pdf"}},
+        {"type": "input_file", "file_data": "data:application/pdf;base64," + FILE},
+        {"type": "image", "source": {"data": base64.encodebytes(FILE.encode()).decode()}},
+        {"type": "image", "source": {"data": FILE.replace("+", "-").replace("/", "_")}},
+    ],
+)
+def test_a_file_is_left_out_however_its_dialect_embeds_it(part: dict[str, object]) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": [part, part]}]}
+    empty = json.dumps(body).replace(json.dumps(FILE)[1:-1], "")
+    for text in (json.dumps(body), json.dumps(body, indent=1), json.dumps(body, separators=(",", ":"))):
+        for written in (text, text.replace("/", "\\/")):
+            assert prompt_tokens(written.encode()) < 100, written[:200]
+    assert prompt_tokens(json.dumps(body).encode()) <= len(empty) // 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": "what a person wrote, " * 500},
+        {"data": [1, 2, 3] * 500},
+        {"data": "short"},
+        {"content": FILE},
+        {"content": f'{{"data": "{FILE}"}}'},
+    ],
+)
+def test_text_counts_whatever_it_is_called(body: dict[str, object]) -> None:
+    written = json.dumps(body).encode()
+    assert prompt_tokens(written) == len(written) // 4
+
+
+def test_no_body_counts_less_than_nothing() -> None:
+    twice = b'{"data":"' + b"A" * 256 + b";base64," + b"A" * 4000 + b'"}'
+    assert prompt_tokens(twice) == 0
+    unfinished = b'{"data":"' + b"A" * 400
+    assert prompt_tokens(unfinished) == len(unfinished) // 4
 
 
 @pytest.mark.parametrize(
