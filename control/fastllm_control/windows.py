@@ -5,7 +5,8 @@ from __future__ import annotations
 import calendar
 import datetime
 from typing import Literal
-from zoneinfo import ZoneInfo
+
+from fastllm_shared import conditions
 
 Window = Literal["daily", "weekly", "monthly"]
 
@@ -14,12 +15,10 @@ _DAYS: dict[Window, int] = {"daily": 1, "weekly": 7, "monthly": 31}
 
 def zone_of(name: str) -> datetime.tzinfo:
     """The zone of an IANA name. Raises `ValueError`."""
-    if name == "UTC":  # known even where no time zone data is installed
-        return datetime.UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError; a directory is an OSError
-        raise ValueError(f"unknown time zone {name!r}") from error
+    zone = conditions.zone_of(name)
+    if zone is None:
+        raise ValueError(f"unknown time zone {name!r}")
+    return zone
 
 
 def window_around(

@@ -23,6 +23,7 @@ _RANGES: Final = (
     ("min_budget_used_percent", "max_budget_used_percent"),
 )
 _CLOCK: Final = ("after", "before", "days")
+_NO_ZONES: Final = frozenset({"localtime", "posixrules", "Factory"})
 
 
 class Known(Protocol):
@@ -99,15 +100,20 @@ def _names_problem(when: Conditions) -> Problem | None:
     lowered = [name.lower() for name in when.headers or ()]
     if len(set(lowered)) < len(lowered):
         return Problem("headers", "names a header twice: case does not count")
+    if any(value != value.strip(" ") for value in (when.headers or {}).values()):
+        return Problem("headers", "a value begins or ends with a blank, which no header that is sent does")
     if when.days is not None and len(set(when.days)) < len(when.days):
         return Problem("days", "names a day twice")
     return None
 
 
 def zone_of(name: str) -> tzinfo | None:
-    """The zone of that name, `None` if there is none."""
-    if name == "UTC":
+    """The zone of that name, `None` if there is none. What stands beside the zones in a machine's files is
+    none: another machine would read another time from it."""
+    if name == "UTC":  # known even where no time zone data is installed
         return UTC
+    if name in _NO_ZONES or name.startswith(("right/", "posix/")):
+        return None
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # a name that is none, or that leads to no zone file

@@ -67,6 +67,8 @@ def test_what_is_not_asked_is_not_looked_at() -> None:
     ("when", "field"),
     [
         (Conditions(after="09:00", timezone="Nowhere/At_All"), "timezone"),
+        (Conditions(after="09:00", timezone="localtime"), "timezone"),
+        (Conditions(after="09:00", timezone="right/Europe/Brussels"), "timezone"),
         (Conditions(timezone="UTC"), "timezone"),
         (Conditions(after="09:00", timezone="../../etc/passwd"), "timezone"),
         (Conditions(min_prompt_tokens=2, max_prompt_tokens=1), "min_prompt_tokens"),
@@ -77,6 +79,8 @@ def test_what_is_not_asked_is_not_looked_at() -> None:
         (Conditions(days=()), "days"),
         (Conditions(headers={}), "headers"),
         (Conditions(headers={"X-A": "1", "x-a": "2"}), "headers"),
+        (Conditions(headers={"x-a": " 1"}), "headers"),
+        (Conditions(headers={"x-a": "1 "}), "headers"),
         (Conditions(days=("mon", "mon")), "days"),
         (Conditions(after="09:00", before="09:00"), "before"),
     ],
@@ -90,6 +94,7 @@ def test_what_cannot_be_stored_names_the_condition(when: Conditions, field: str)
 def test_what_can_be_stored() -> None:
     assert problem(Conditions()) is None
     assert problem(Conditions(min_prompt_tokens=1, max_prompt_tokens=1, stream=False)) is None
+    assert problem(Conditions(headers={"x-a": "", "x-b": "a b"})) is None
     assert (
         problem(Conditions(after="22:00", before="06:00", days=("fri",), timezone="Europe/Brussels")) is None
     )
