@@ -25,14 +25,15 @@ The path of one request, in the order of the modules that it passes
                   goes to disk (`spool`)
  5. authorise     frontend model → may this caller name it
  6. limits        rate, tokens, concurrency, budget (empty so far: everything passes)
- 7. routing       rules and targets → chain
+ 7. routing       rules and targets → chain, by the engine in `fastllm_shared` that the dry run shares
     kept_state    requests that need the one backend that holds their state
  8. balancer      backends of a target in the order in which they should be tried
  9. gate          flow control per backend (empty so far: always open)
 10. forward       attempt after attempt until one answers: `candidates` (who is next), `retries` (how many
                   there may be), `outcomes` (which of them decides)
     dispatch      one attempt: gate, connect, send, await the head; `rewrite` (the body as this backend is to
-                  see it), `wire` (the headers), `traffic` (what attempts say about a backend; empty so far)
+                  see it), `wire` (the headers), `traffic` (what attempts say about a backend:
+                  its latency; ejection comes later)
     delivery      its answer: `verdict` (what a status means), `answer_headers`, `error_text` and `rejections`
                   (what its words say); whole, or by relay
 11. relay         bytes onward, back-pressure (`stall`: clients that take nothing), the hidden usage event

@@ -20,9 +20,6 @@ from fastllm_control.naming import Name
 from fastllm_shared.ids import has_uuid_shape
 from fastllm_shared.snapshot import Conditions, Policy
 
-Named = Mapping[str, tuple[str, ...]]
-"""Per model name those that stand in for it, in order."""
-
 
 class Routing(Struct):
     """What the file says beside `model_list`. `default` is for models that no list names."""
