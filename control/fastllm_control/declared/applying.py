@@ -18,12 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from fastllm_control.access import Actor, Verb
 from fastllm_control.declared import export
-from fastllm_control.declared.checking import problems_of, provider_form
+from fastllm_control.declared.checking import names_after, problems_of, provider_form
 from fastllm_control.declared.document import Document
 from fastllm_control.declared.export import Current
 from fastllm_control.declared.merging import merged
 from fastllm_control.declared.performing import Performer, Wanted, located
-from fastllm_control.declared.plan import Plan, Step, plan, served_by_leased
+from fastllm_control.declared.plan import SECTION_OF, Plan, Step, plan, served_by_leased
 from fastllm_control.declared.problems import Broken, Problem
 from fastllm_control.declared.references import Resolved, Secrets, resolve
 from fastllm_control.declared.text import Read
@@ -207,18 +207,28 @@ def _warnings(
 
 
 def _unresolved(document: Document, current: Current, prune: bool) -> list[str]:
-    """Targets that name nothing: allowed, since what they name may come later, and often a slip."""
-    known: set[str] = set(served_by_leased(current))
-    for section in ("provider_models", "pools"):
-        managed = getattr(document, section)
-        known |= {entry.name for entry in managed or ()}
-        if managed is None or not prune:
-            known |= {entry.name for entry in getattr(current.document, section)}
+    """Names that name nothing: allowed, since what they name may come later, and often a slip."""
+    there = {name: names_after(name, document, current, prune) for name in SECTION_OF.values()}
+    models = there["provider_models"] | served_by_leased(current)
     found = []
+    for pool in document.pools or ():
+        members = {member.provider_model for member in pool.members if member.provider_model is not None}
+        found += [
+            f"the pool {pool.name} has the member {name}, which is not there (yet)"
+            for name in sorted(members - models)
+        ]
     for model in document.frontend_models or ():
         targets = [*model.targets, *(target for rule in model.rules for target in rule.targets)]
         found += [
             f"the frontend model {model.name} has the target {name}, which is not there (yet)"
-            for name in sorted({target.target for target in targets} - known)
+            for name in sorted({target.target for target in targets} - models - there["pools"])
         ]
+        jumps = {rule.jump for rule in model.rules if rule.jump is not None}
+        found += [
+            f"the frontend model {model.name} jumps to {name}, which is not there (yet)"
+            for name in sorted(jumps - there["frontend_models"])
+        ]
+    fallback = document.fallback_model
+    if isinstance(fallback, str) and fallback not in there["frontend_models"]:
+        found.append(f"the fallback is {fallback}, which is not there (yet)")
     return found

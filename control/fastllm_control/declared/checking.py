@@ -1,7 +1,9 @@
 """What is wrong with a document whose shape is right, found together and before anything is written.
 
 What a service judges is judged by that service's own check. What only a write can find (a circle of jumps,
-the last administrator) the write refuses, and everything with it.
+the last administrator) the write refuses, and everything with it. A name that may outlive what it names
+(targets, jumps, models in pools, the fallback) may name nothing here too: a file must be able to say what the
+database holds.
 """
 
 from __future__ import annotations
@@ -9,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET
-
 from fastllm_control.declared.document import (
-    DeclaredFrontend,
     DeclaredModel,
     DeclaredPool,
     DeclaredPrincipal,
@@ -30,6 +29,7 @@ from fastllm_control.rule_checks import refuse_repeated, refuse_unfit
 from fastllm_control.services.providers import check as check_provider
 from fastllm_control.services.roles import checked_permission
 from fastllm_shared.addresses import AddressPolicy
+from fastllm_shared.ids import has_uuid_shape
 
 _ONE_SPACE = ("provider_models", "pools")
 
@@ -46,7 +46,7 @@ def problems_of(
         *_providers(document, current, addresses),
         *_models(document, current, prune),
         *_pools(document, current, prune),
-        *_frontends(document, current, prune),
+        *_frontends(document),
         *_roles(document, current),
         *_principals(document, current, prune),
     ]
@@ -97,7 +97,7 @@ def _providers(document: Document, current: Current, addresses: AddressPolicy) -
 
 
 def _models(document: Document, current: Current, prune: bool) -> Found:
-    known = _known("providers", document, current, prune)
+    known = names_after("providers", document, current, prune)
     for index, model in enumerate(document.provider_models or ()):
         seen: set[tuple[str, str]] = set()
         for place, backend in enumerate(model.backends):
@@ -113,31 +113,30 @@ def _models(document: Document, current: Current, prune: bool) -> Found:
 
 
 def _pools(document: Document, current: Current, prune: bool) -> Found:
-    known = _known("provider_models", document, current, prune)
+    known = names_after("provider_models", document, current, prune)
     models: dict[str, DeclaredModel] = by_name(current.document.provider_models) | by_name(
         document.provider_models
     )
     backends = current.leased_backends | {
         (one.provider, name, one.upstream_model) for name in known for one in _backends(models, name)
     }
-    before: dict[str, DeclaredPool] = by_name(current.document.pools)
+    pools = names_after("pools", document, current, prune)
     for index, pool in enumerate(document.pools or ()):
-        # One that is a member already may be gone since.
-        stored = (
-            {member.provider_model for member in before[pool.name].members} if pool.name in before else set()
-        )
-        yield from _members(pool, f"pools[{index}]", known | stored, backends)
+        yield from _members(pool, f"pools[{index}]", pools, backends)
 
 
 def _members(
-    pool: DeclaredPool, at: str, models: frozenset[str | None], backends: frozenset[tuple[str, str, str]]
+    pool: DeclaredPool, at: str, pools: frozenset[str], backends: frozenset[tuple[str, str, str]]
 ) -> Found:
     seen = set()
     for place, member in enumerate(pool.members):
         where = f"{at}.members[{place}]"
         one = member.backend
-        if member.provider_model is not None and member.provider_model not in models:
-            yield f"{where}.provider_model", f"there is no provider model {member.provider_model!r}"
+        if member.provider_model is not None:
+            yield from _id(f"{where}.provider_model", "provider model", member.provider_model)
+        if member.provider_model in pools:
+            message = f"{member.provider_model!r} is a pool: pools hold provider models and backends"
+            yield f"{where}.provider_model", message
         if one is not None and (one.provider, one.provider_model, one.upstream_model) not in backends:
             message = f"{one.provider!r} does not serve {one.provider_model!r} as {one.upstream_model!r}"
             yield f"{where}.backend", message
@@ -147,21 +146,22 @@ def _members(
         seen.add(reference)
 
 
-def _frontends(document: Document, current: Current, prune: bool) -> Found:
-    known = _known("frontend_models", document, current, prune)
-    before: dict[str, DeclaredFrontend] = by_name(current.document.frontend_models)
+def _frontends(document: Document) -> Found:
     for index, model in enumerate(document.frontend_models or ()):
         at = f"frontend_models[{index}]"
         yield from _refusals(at, refuse_repeated, model.targets)
         for place, rule in enumerate(model.rules):
             yield from _refusals(f"{at}.rules[{place}]", refuse_unfit, rule)
-            # One that is there already may lead to what was deleted since.
-            stored = {one.jump for one in before[model.name].rules} if model.name in before else set()
-            if rule.jump not in (None, *known, *stored):
-                yield f"{at}.rules[{place}].jump", f"there is no frontend model {rule.jump!r}"
-    fallback = document.fallback_model
-    if fallback not in (UNSET, None, current.document.fallback_model, *known):
-        yield "fallback_model", f"there is no frontend model {fallback!r}"
+            if rule.jump is not None:
+                yield from _id(f"{at}.rules[{place}].jump", "frontend model", rule.jump)
+    if isinstance(document.fallback_model, str):
+        yield from _id("fallback_model", "frontend model", document.fallback_model)
+
+
+def _id(field: str, kind: str, name: str) -> Found:
+    """Files name things; an id could never be the name of anything."""
+    if has_uuid_shape(name):
+        yield field, f"there is no {kind} {name!r}: files know names, no ids"
 
 
 def _roles(document: Document, current: Current) -> Found:
@@ -174,7 +174,7 @@ def _roles(document: Document, current: Current) -> Found:
 
 
 def _principals(document: Document, current: Current, prune: bool) -> Found:
-    known = _known("roles", document, current, prune) | current.built_in
+    known = names_after("roles", document, current, prune) | current.built_in
     before: dict[str, DeclaredPrincipal] = by_name(current.document.principals)
     for index, principal in enumerate(document.principals or ()):
         at = f"principals[{index}]"
@@ -187,8 +187,8 @@ def _principals(document: Document, current: Current, prune: bool) -> Found:
             yield f"{at}.kind", message
 
 
-def _known(section: str, document: Document, current: Current, prune: bool) -> frozenset[str]:
-    """The names that there will be when all is done."""
+def names_after(section: str, document: Document, current: Current, prune: bool) -> frozenset[str]:
+    """The names of a section when all is done."""
     managed: Sequence[Any] | None = getattr(document, section)
     wanted = {entry.name for entry in managed or ()}
     if managed is not None and prune:

@@ -99,7 +99,7 @@ class Performer:
         for step in made:
             if step.kind == "fallback_model":
                 with self._at("fallback_model"):
-                    await fallback.set_fallback(self._tx, step.name or None)
+                    await fallback.set_fallback(self._tx, step.name or None, dangling=True)
         for step in made:
             if step.action == "update" and step.kind in ("role", "principal"):
                 await self._take(step)
@@ -214,9 +214,9 @@ class Performer:
             values["members"] = await self._members(all_members(entry, self._wanted.current))
         with self._at(place):
             if step.action == "create":
-                await pools.create(self._tx, NewPool(**values))
+                await pools.create(self._tx, NewPool(**values), dangling=True)
             else:
-                await pools.change(self._tx, step.name, PoolPatch(**values))
+                await pools.change(self._tx, step.name, PoolPatch(**values), dangling=True)
 
     async def _members(self, members: Sequence[DeclaredMember]) -> tuple[PoolMemberForm, ...]:
         # Read here, since backends may just have been made.
@@ -248,11 +248,11 @@ class Performer:
             kept = {rule.jump for rule in self._entries["frontend_model"][step.name].rules}
             left = [rule for rule in before.rules if rule.jump in (None, *kept)] if before else []
             if before and len(left) < len(before.rules):
-                await rules.replace_all(self._tx, step.name, left)
+                await rules.replace_all(self._tx, step.name, left, dangling=True)
         for step in changed:
             entry, place = self._of(step)
             with self._at(place):
-                await rules.replace_all(self._tx, step.name, entry.rules)
+                await rules.replace_all(self._tx, step.name, entry.rules, dangling=True)
 
     async def _add_role(self, step: Step) -> None:
         entry, place = self._of(step)

@@ -16,9 +16,10 @@ async def current(session: AsyncSession) -> str | None:
     return await fallback.read(session)
 
 
-async def set_fallback(tx: Transaction, reference: str | None) -> str | None:
-    """Name it, by id or name, or no longer have one; returns its name. Raises `Invalid`: there is none."""
-    name = None if reference is None else await _name_of(tx, reference)
+async def set_fallback(tx: Transaction, reference: str | None, *, dangling: bool = False) -> str | None:
+    """Name it, by id or name, or no longer have one; returns its name. Raises `Invalid`: there is none. With
+    `dangling` it is a name, and may be that of none."""
+    name = reference if reference is None or dangling else await _name_of(tx, reference)
     await jumps.hold_routing(tx)
     before = await fallback.read(tx.session)
     if before == name:

@@ -30,10 +30,11 @@ async def require(session: AsyncSession, reference: str, *, lock: bool = False) 
     return row
 
 
-async def create(tx: Transaction, form: NewPool) -> Pool:
-    """A pool with its members, which must exist. Raises `Invalid` naming the member, `Conflict`."""
+async def create(tx: Transaction, form: NewPool, *, dangling: bool = False) -> Pool:
+    """A pool with its members, which must exist. Raises `Invalid` naming the member, `Conflict`. With
+    `dangling`, provider models are named, and need not be there."""
     await _refuse_taken(tx, form.name)
-    members = await _resolved(tx, form.members)
+    members = await _resolved(tx, form.members, _names(form.members) if dangling else frozenset())
     row = Pool(id=uuid7(), name=form.name, policy=form.policy)
     tx.session.add(row)
     await tx.session.flush()
@@ -45,8 +46,9 @@ async def create(tx: Transaction, form: NewPool) -> Pool:
     return row
 
 
-async def change(tx: Transaction, reference: str, patch: PoolPatch) -> Pool:
-    """Change what `patch` gives; a new name takes the targets along that name the pool."""
+async def change(tx: Transaction, reference: str, patch: PoolPatch, *, dangling: bool = False) -> Pool:
+    """Change what `patch` gives; a new name takes the targets along that name the pool. `dangling` as in
+    `create`."""
     row = await require(tx.session, reference, lock=True)
     values = given(patch)
     before = row.name
@@ -57,7 +59,7 @@ async def change(tx: Transaction, reference: str, patch: PoolPatch) -> Pool:
     if row.name != before:
         await provider_models.move_named_targets(tx.session, before, row.name)
     if wanted is not None:
-        changes |= await _replace_members(tx, row, wanted)
+        changes |= await _replace_members(tx, row, wanted, _names(wanted) if dangling else frozenset())
     if changes:
         row.updated_at = datetime.datetime.now(datetime.UTC)
         tx.audit("pool.update", "pool", row.id, row.name, changes)
@@ -76,11 +78,13 @@ async def delete(tx: Transaction, reference: str) -> Pool:
     return row
 
 
-async def _replace_members(tx: Transaction, row: Pool, forms: Sequence[PoolMemberForm]) -> dict[str, Change]:
+async def _replace_members(
+    tx: Transaction, row: Pool, forms: Sequence[PoolMemberForm], known: frozenset[str]
+) -> dict[str, Change]:
     # With the name space held no model is renamed between what is read here and what is written.
     await provider_models.lock_target_names(tx.session)
     before = await _members(tx.session, row)
-    after = await _resolved(tx, forms, known=frozenset(name for name, _, _ in before if name is not None))
+    after = await _resolved(tx, forms, known.union(name for name, _, _ in before if name is not None))
     if before == after:
         return {}
     await pools.replace_members(tx.session, row.id, after)
@@ -95,7 +99,8 @@ async def _members(session: AsyncSession, row: Pool) -> list[Member]:
 async def _resolved(
     tx: Transaction, forms: Sequence[PoolMemberForm], known: frozenset[str] = frozenset()
 ) -> list[Member]:
-    """References checked. `known` are provider models that are members already: they may be gone now."""
+    """References checked. `known` are names of provider models that need not be there: those of members that
+    there are already may be gone now."""
     members: list[Member] = []
     for at, form in enumerate(forms):
         if (form.provider_model is None) == (form.backend_id is None):
@@ -111,6 +116,10 @@ async def _resolved(
         members.append(member)
     await _refuse_unknown_backends(tx, members)
     return members
+
+
+def _names(forms: Sequence[PoolMemberForm]) -> frozenset[str]:
+    return frozenset(form.provider_model for form in forms if form.provider_model is not None)
 
 
 async def _model_name(tx: Transaction, reference: str, known: frozenset[str], field: str) -> str:

@@ -103,9 +103,11 @@ async def delete(tx: Transaction, rule_id: UUID) -> None:
     await tx.session.flush()
 
 
-async def replace_all(tx: Transaction, model_ref: str, forms: Sequence[RuleForm]) -> FrontendModel:
+async def replace_all(
+    tx: Transaction, model_ref: str, forms: Sequence[RuleForm], *, dangling: bool = False
+) -> FrontendModel:
     """Make `forms`, in this order, all rules of a frontend model. Rules that are there as they are wanted
-    keep their ids."""
+    keep their ids. With `dangling`, jumps are names, and may lead to what is not there."""
     model = await frontend_models.require(tx.session, model_ref, lock=True)
     standing = await _standing(tx, model)
     before = await forms_of(tx.session, standing)
@@ -117,7 +119,9 @@ async def replace_all(tx: Transaction, model_ref: str, forms: Sequence[RuleForm]
     # What a jump leads to need exist only when it is written.
     known = {form.jump for form in before}
     wanted = [
-        await _checked(tx, form, at=f"rules[{index}].", known=form.jump if form.jump in known else None)
+        await _checked(
+            tx, form, at=f"rules[{index}].", known=form.jump if dangling or form.jump in known else None
+        )
         for index, form in enumerate(forms)
     ]
     if wanted == list(before):

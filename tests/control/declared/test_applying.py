@@ -353,7 +353,7 @@ async def test_a_refusal_of_the_last_step_leaves_nothing_of_the_others(files: Fi
 
 async def test_a_problem_names_its_line_before_anything_is_dialled(files: Files) -> None:
     async with FakeEngine.start() as engine:
-        text = f"format: 1\nproviders:\n- {{name: a, api_base: '{engine.url}'}}\nfallback_model: nobody\n"
-        with pytest.raises(Broken, match="line 4, fallback_model: there is no frontend model 'nobody'"):
+        text = f"format: 1\nproviders:\n- {{name: a, api_base: '{engine.url}'}}\nroles: [{{name: admin}}]\n"
+        with pytest.raises(Broken, match=r"line 4, roles\[0\].name: 'admin' is one of the built-in roles"):
             await files.apply(text)
         assert engine.requests == []

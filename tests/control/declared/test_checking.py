@@ -63,9 +63,13 @@ BROKEN: dict[str, tuple[str, str]] = {
         MODEL + "  - {provider: p, upstream_model: u}\n",
         "line 9, provider_models[0].backends[1].upstream_model: p serves this model as 'u' already",
     ),
-    "unknown member": (
-        "format: 1\npools:\n- name: x\n  members:\n  - provider_model: m\n",
-        "line 5, pools[0].members[0].provider_model: there is no provider model 'm'",
+    "id as a member": (
+        f"format: 1\npools:\n- name: x\n  members:\n  - provider_model: {uuid7()}\n",
+        "line 5, pools[0].members[0].provider_model: there is no provider model",
+    ),
+    "pool in a pool": (
+        "format: 1\npools:\n- name: x\n  members:\n  - provider_model: y\n- name: y\n",
+        "line 5, pools[0].members[0].provider_model: 'y' is a pool",
     ),
     "unknown backend": (
         MODEL
@@ -96,9 +100,9 @@ BROKEN: dict[str, tuple[str, str]] = {
         RULE + "{deny_status: 403, targets: [{target: a}]}\n",
         "line 5, frontend_models[0].rules[0].deny_status: is for rules whose action is `deny`",
     ),
-    "jump to nothing": (
-        RULE + "{action: jump, jump: g}\n",
-        "line 5, frontend_models[0].rules[0].jump: there is no frontend model 'g'",
+    "jump to an id": (
+        RULE + f"{{action: jump, jump: {uuid7()}}}\n",
+        "line 5, frontend_models[0].rules[0].jump: there is no frontend model",
     ),
     "jump to itself": (
         RULE + "{action: jump, jump: f}\n",
@@ -112,9 +116,9 @@ BROKEN: dict[str, tuple[str, str]] = {
         RULE + "targets: [{target: a}]\n    when: {after: 22:00, timezone: Mars/Base}\n",
         "line 6, frontend_models[0].rules[0].when.timezone: not a zone",
     ),
-    "unknown fallback": (
-        "format: 1\nfallback_model: f\n",
-        "line 2, fallback_model: there is no frontend model 'f'",
+    "id as the fallback": (
+        f"format: 1\nfallback_model: {uuid7()}\n",
+        "line 2, fallback_model: there is no frontend model",
     ),
     "built-in role": (
         "format: 1\nroles:\n- name: admin\n",
@@ -156,7 +160,7 @@ async def test_what_is_broken_is_refused_and_changes_nothing(name: str, files: F
 
 
 async def test_all_that_can_be_found_together_is_said_together(files: Files) -> None:
-    text = MODEL.replace("provider: p", "provider: q") + "fallback_model: f\nroles:\n- name: admin\n"
+    text = MODEL.replace("provider: p", "provider: q") + f"fallback_model: {uuid7()}\nroles:\n- name: admin\n"
     with pytest.raises(Broken) as refused:
         await files.apply(text)
     assert [problem.line for problem in refused.value.problems] == [8, 9, 11]
