@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastllm_shared.estimates import (
-    EXPECTED_GENERATION,
     conversation_key,
     conversation_start,
     expected_cost,
+    expected_generation,
     prompt_tokens,
     requested_tokens,
 )
@@ -192,10 +192,7 @@ class Exchange:
 
     def expected_cost(self, model: ProviderModelEntry) -> float | None:
         """See `estimates.expected_cost`."""
-        generated = 0
-        if self.endpoint.generates:
-            requested = self.requested_tokens()
-            generated = EXPECTED_GENERATION if requested is None else requested
+        generated = expected_generation(self.requested_tokens(), generates=self.endpoint.generates)
         return expected_cost(model, self.prompt_tokens(), generated)
 
     def forget_body(self) -> None:

@@ -71,6 +71,14 @@ def _count(raw: msgspec.Raw) -> int | None:
         return None
 
 
+def expected_generation(requested: int | None, *, generates: bool) -> int:
+    """Tokens that will be generated; `requested` is what the client says, `generates` whether its endpoint is
+    answered in tokens at all."""
+    if not generates:
+        return 0
+    return EXPECTED_GENERATION if requested is None else requested
+
+
 def expected_cost(model: ProviderModelEntry, prompt: int, generated: int) -> float | None:
     """What so many tokens cost, in micro-units per million; `None` unless every price that counts is set."""
     total = 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from fastllm_shared.estimates import (
-    EXPECTED_GENERATION,
     conversation_key,
     conversation_start,
     expected_cost,
+    expected_generation,
     prompt_tokens,
     requested_tokens,
 )
@@ -34,8 +34,8 @@ class Given(msgspec.Struct, frozen=True):
         return self.prompt_tokens + (self.max_tokens or 0) > tokens
 
     def expected_cost(self, model: ProviderModelEntry) -> float | None:
-        generated = EXPECTED_GENERATION if self.max_tokens is None else self.max_tokens
-        return expected_cost(model, self.prompt_tokens, generated if self.generates else 0)
+        generated = expected_generation(self.max_tokens, generates=self.generates)
+        return expected_cost(model, self.prompt_tokens, generated)
 
 
 def given(principal_id: str, body: bytes, *, dialect: Dialect = "openai", generates: bool = True) -> Given:

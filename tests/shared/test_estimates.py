@@ -12,6 +12,7 @@ from fastllm_shared.estimates import (
     conversation_key,
     conversation_start,
     expected_cost,
+    expected_generation,
     prompt_tokens,
     requested_tokens,
 )
@@ -147,3 +148,11 @@ def test_a_cost_is_known_when_every_price_that_counts_is(
 ) -> None:
     model = ProviderModelEntry("m", "m", input_price_per_mtok=prices[0], output_price_per_mtok=prices[1])
     assert expected_cost(model, prompt, generated) == cost
+
+
+@pytest.mark.parametrize(
+    ("requested", "generates", "tokens"),
+    [(None, True, 1024), (7, True, 7), (0, True, 0), (None, False, 0), (7, False, 0)],
+)
+def test_what_will_be_generated(requested: int | None, generates: bool, tokens: int) -> None:
+    assert expected_generation(requested, generates=generates) == tokens
