@@ -195,6 +195,7 @@ async def drop_permission(stage: Stage) -> Write:
         kind="role",
         name=name,
         fields=frozenset({"permissions"}),
+        content=False,  # proxies are served permissions to call models alone
         again="refused",
     )
 

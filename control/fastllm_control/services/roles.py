@@ -75,7 +75,7 @@ async def add_permission(tx: Transaction, reference: str, permission: Permission
     if await roles.add_permission(tx.session, row.id, checked):
         changes = {"permissions": Change(_shown(before), _shown([*before, checked]))}
         tx.audit("role.add_permission", "role", row.id, row.name, changes)
-        tx.content_changed()
+        _tell_proxies(tx, checked)
     return row
 
 
@@ -94,8 +94,14 @@ async def drop_permission(
         left = [held for held in before if held != checked]
         changes = {"permissions": Change(_shown(before), _shown(left))}
         tx.audit("role.drop_permission", "role", row.id, row.name, changes)
-        tx.content_changed()
+        _tell_proxies(tx, checked)
     return row
+
+
+def _tell_proxies(tx: Transaction, permission: Permission) -> None:
+    """Of permissions they are served those to call models alone."""
+    if permission.verb == "model:invoke":
+        tx.content_changed()
 
 
 async def _refuse_taken(tx: Transaction, name: str) -> None:

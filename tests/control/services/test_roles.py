@@ -36,6 +36,20 @@ async def test_a_new_role_is_no_content_until_it_is_given(access: Access, databa
     assert await access.audited() == ["role.create", "role.add_permission"]
 
 
+async def test_only_permissions_to_call_models_are_content(access: Access, database: Database) -> None:
+    await access.role("team")
+    reading = Permission("config:read")
+    assert await add(database, COMMAND, "team", reading) is None
+    async with database.begin(COMMAND) as tx:
+        await roles.drop_permission(tx, "team", reading, access.now)
+    assert tx.version is None
+    assert await add(database, COMMAND, "team", GRANT) is not None
+    async with database.begin(COMMAND) as tx:
+        await roles.drop_permission(tx, "team", GRANT, access.now)
+    assert tx.version is not None
+    assert (await access.audited())[-4:] == ["role.add_permission", "role.drop_permission"] * 2
+
+
 async def test_dropping_what_is_not_held(access: Access, database: Database) -> None:
     await access.role("team", ("model:invoke", "model/*"))
     with pytest.raises(NotFound) as refused:
