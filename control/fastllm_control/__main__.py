@@ -24,9 +24,9 @@ USAGE = 2
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done, or it was so already",
-    1: "refused or failed: one line says why, and nothing was changed",
+    1: "refused or failed: a line says why (also that a migration must come first), and nothing was changed",
     2: "a flag, a variable or the command is wrong",
-    78: "the database's schema is not this program's: migrate it, or run the program that fits",
+    78: "the database's schema is newer than this program: run the program that fits",
     130: "interrupted",
 }
 """Of every command."""
@@ -55,6 +55,8 @@ not handled in `main` is planned, and says so."""
 def main(arguments: Sequence[str]) -> int:
     """Run `fastllm ARGUMENTS…`; returns the exit code."""
     name = arguments[0] if arguments else "--help"
+    if name == "completion" and arguments[1:] in (["--help"], ["-h"]):
+        name, arguments = "help", ["help", name]
     if name == "help" and len(arguments) > 1:
         name, arguments = arguments[1], [arguments[1], "--help"]
         if name in ("help", "version", "completion"):
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     except SchemaMismatch as error:
         return _fail(f"fastllm {name}: {error}", error.exit_code)
     except (ApiError, DatabaseUnreachable) as error:
-        return _fail(f"fastllm {name}: {error}", 1)
+        return _fail("\n".join(f"fastllm {name}: {line}" for line in str(error).splitlines()), 1)
     except (OSError, SQLAlchemyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return _fail(f"fastllm {name}: {reason}", 1)

@@ -52,6 +52,8 @@ def test_help_of_what_has_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("help", "version", "completion", "proxy"):
         assert main(["help", name]) == 0
         assert name in capsys.readouterr().out
+    assert main(["completion", "--help"]) == 0
+    assert "bash" in capsys.readouterr().out
 
 
 async def test_the_nearest_is_suggested_in_one_line() -> None:

@@ -29,12 +29,9 @@ from fastllm_shared.settings import load
 REFUSED = 1
 
 
-class ApplySettings(KeySettings, frozen=True, kw_only=True):
-    """Make the database so as a YAML file says, wholly or not at all. Prints what it does."""
+class DiallingSettings(KeySettings, frozen=True, kw_only=True):
+    """Of the commands that make providers, which are dialled first."""
 
-    file: Annotated[str, Meta(description="YAML file, `-` for standard input; also `-f`", min_length=1)]
-    dry_run: Annotated[bool, Meta(description="only say what would be done")] = False
-    prune: Annotated[bool, Meta(description="delete what the file's sections do not name")] = False
     deny_private_upstreams: Annotated[bool, Meta(description="refuse providers at private addresses")] = False
     own_ports: Annotated[
         str, Meta(description="ports of FastLLM on this machine, comma-separated: they are no providers")
@@ -50,6 +47,14 @@ class ApplySettings(KeySettings, frozen=True, kw_only=True):
         """What may be dialled from here."""
         ports = frozenset(int(part) for part in self.own_ports.split(",") if part.strip())
         return AddressPolicy(deny_private=self.deny_private_upstreams, own_ports=ports)
+
+
+class ApplySettings(DiallingSettings, frozen=True, kw_only=True):
+    """Make the database so as a YAML file says, wholly or not at all. Prints what it does."""
+
+    file: Annotated[str, Meta(description="YAML file, `-` for standard input; also `-f`", min_length=1)]
+    dry_run: Annotated[bool, Meta(description="only say what would be done")] = False
+    prune: Annotated[bool, Meta(description="delete what the file's sections do not name")] = False
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

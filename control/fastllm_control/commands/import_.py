@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fastllm_control.app import utc_now
+from fastllm_control.commands.apply import DiallingSettings
 from fastllm_control.commands.transact import command_actor, with_database
-from fastllm_control.config import DatabaseSettings, key_problems
 from fastllm_control.declared.applying import Means
 from fastllm_control.declared.problems import Broken, Problem
-from fastllm_control.declared.references import GivenSecrets, NoKeyring
+from fastllm_control.declared.references import GivenSecrets
 from fastllm_control.dial import Dialer
 from fastllm_control.litellm import converting, importing, reading
 from fastllm_control.litellm import database as litellm_database
@@ -23,15 +23,13 @@ from fastllm_control.litellm.converting import Converted
 from fastllm_control.litellm.findings import Finding, Report
 from fastllm_control.litellm.holders import Holders, holders
 from fastllm_control.litellm.importing import Imported, Wanted
-from fastllm_control.secrets import Keyring
 from fastllm_control.transaction import Database
-from fastllm_shared.addresses import AddressPolicy
 from fastllm_shared.settings import SECRET, load
 
 _SECRET: dict[str, Any] = {SECRET: True}
 
 
-class ImportSettings(DatabaseSettings, frozen=True, kw_only=True):
+class ImportSettings(DiallingSettings, frozen=True, kw_only=True):
     """Take over a LiteLLM proxy's configuration; again after each edit of it, as often as you like.
 
     examples:
@@ -47,13 +45,6 @@ class ImportSettings(DatabaseSettings, frozen=True, kw_only=True):
     litellm_database_url: Annotated[
         str | None, Meta(description="LiteLLM's own database: keys, limits, budgets", extra=_SECRET)
     ] = None
-    encryption_key: Annotated[
-        str | None, Meta(description="needed where there are credentials to be stored", extra=_SECRET)
-    ] = None
-    deny_private_upstreams: Annotated[bool, Meta(description="refuse providers at private addresses")] = False
-
-    def problems(self) -> list[str]:
-        return super().problems() + (key_problems(self.encryption_key) if self.encryption_key else [])
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -67,9 +58,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     async def work(database: Database) -> tuple[Imported, list[Finding]]:
         found, report = await _holders(settings, converted, now)
         wanted = Wanted(converted.document, converted.master_key, found)
-        ring = Keyring.parse(settings.encryption_key) if settings.encryption_key else NoKeyring()
-        policy = AddressPolicy(deny_private=settings.deny_private_upstreams)
-        means = Means(ring, Dialer(policy), GivenSecrets(converted.secrets), utc_now)
+        dialer = Dialer(settings.addresses())
+        means = Means(settings.ring(), dialer, GivenSecrets(converted.secrets), utc_now)
         flags = {"take_over": settings.take_over, "dry_run": settings.dry_run}
         imported = await importing.perform(database, command_actor(), means, wanted, **flags)
         return imported, report.findings

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
@@ -38,6 +39,7 @@ from fastllm_control.transaction import Database, Transaction
 DIALS_AT_ONCE = 50
 ATTEMPTS = 3
 Dials = Mapping[str, DialResult]
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +74,31 @@ async def perform(
     nothing was changed. `begin` opens the transaction where the actor must be asked again who it is: dialling
     may have taken seconds."""
     dials = await dial_new(database, actor, means, read, prune=prune)
-    for attempt in range(1, ATTEMPTS + 1):
+
+    async def once() -> Plan:
+        async with database.begin(actor) if begin is None else begin() as tx:
+            found = await apply(tx, means, read, prune=prune, dials=dials)
+            if dry_run:
+                raise _DryRun(found)
+        return msgspec.structs.replace(found, version=tx.version)
+
+    try:
+        return await again_if_concurrent(once)
+    except _DryRun as ended:
+        return ended.found
+
+
+async def again_if_concurrent(once: Callable[[], Awaitable[Done]]) -> Done:
+    """What `once` returns, which does one transaction: somebody who changes the same things at the same time
+    may win, and all that was done is undone then."""
+    for _ in range(1, ATTEMPTS):
         try:
-            async with database.begin(actor) if begin is None else begin() as tx:
-                found = await apply(tx, means, read, prune=prune, dials=dials)
-                if dry_run:
-                    raise _DryRun(found)
-            return msgspec.structs.replace(found, version=tx.version)
-        except _DryRun as ended:
-            return ended.found
+            return await once()
         except DBAPIError as error:
-            # Somebody who changes the same things at the same time may win; all that was done is undone then.
             refusal = refusal_of(error)
-            if refusal is None or refusal.code != "concurrent_change" or attempt == ATTEMPTS:
+            if refusal is None or refusal.code != "concurrent_change":
                 raise
-    raise AssertionError("unreachable")
+    return await once()
 
 
 async def dial_new(database: Database, actor: Actor, means: Means, read: Read, *, prune: bool) -> Dials:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fastllm_control.access import Actor
 from fastllm_control.declared import export
-from fastllm_control.declared.applying import Dials, Means, apply, dial_new
+from fastllm_control.declared.applying import Dials, Means, again_if_concurrent, apply, dial_new
 from fastllm_control.declared.document import DeclaredPrincipal, Document
 from fastllm_control.declared.plan import Kind, Plan, Step
 from fastllm_control.declared.problems import Lines
@@ -89,14 +89,18 @@ async def perform(
     changed."""
     read = Read(wanted.whole(), Lines())
     dials = await dial_new(database, actor, means, read, prune=False)
-    try:
+
+    async def once() -> Imported:
         async with database.begin(actor) as tx:
             found = await _import(tx, means, wanted, read, dials, take_over=take_over)
             if dry_run:
                 raise _DryRun(found)
+        return msgspec.structs.replace(found, plan=msgspec.structs.replace(found.plan, version=tx.version))
+
+    try:
+        return await again_if_concurrent(once)
     except _DryRun as ended:
         return ended.found
-    return msgspec.structs.replace(found, plan=msgspec.structs.replace(found.plan, version=tx.version))
 
 
 async def _import(

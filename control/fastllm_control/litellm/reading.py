@@ -33,8 +33,16 @@ class _Loader(_Base):  # type: ignore[misc]  # chosen at run time
 
 def read(path: Path) -> dict[str, Any]:
     """The file with what it includes: lists are appended, anything else is replaced, as LiteLLM does it.
-    Raises `Broken`, naming file and line."""
-    return _read(path, path.resolve().parent, [])
+    Raises `Broken`, naming file and line.
+
+    A file without a `model_list` is refused, since an import of no models takes away all that earlier imports
+    made; an empty list says that this is meant.
+    """
+    config = _read(path, path.resolve().parent, [])
+    if not isinstance(config.get("model_list"), list):
+        message = f"{path.name} has no list of models: an empty one takes away what earlier imports made"
+        raise Broken([Problem(message, "model_list")])
+    return config
 
 
 def _read(path: Path, root: Path, read_already: list[Path]) -> dict[str, Any]:

@@ -69,3 +69,14 @@ async def test_what_is_wrong_is_said_line_by_line_and_changes_nothing(
     none = await fastllm("import", url=database_url)
     assert (none.code, none.errors) == (2, "fastllm import: --litellm: required, but not set\n")
     assert await access.rows("SELECT 1 FROM providers") == []
+
+
+async def test_a_gateways_own_port_is_no_provider(access: Access, database_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    own = {"ENGINE": "http://127.0.0.1:4000/v1"}
+    refused = await fastllm("import", "--litellm", str(path), url=database_url, environ=own)
+    assert (refused.code, await access.rows("SELECT 1 FROM providers")) == (1, [])
+    ports = {**ENVIRON, "FASTLLM_OWN_PORTS": "9"}
+    refused = await fastllm("import", "--litellm", str(path), url=database_url, environ=ports)
+    assert (refused.code, await access.rows("SELECT 1 FROM providers")) == (1, [])

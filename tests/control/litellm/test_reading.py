@@ -12,7 +12,7 @@ from fastllm_control.litellm import reading
 
 def test_anchors_and_merge_keys_are_read_as_litellm_does(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  x: 3\n")
+    path.write_text("model_list: []\na: &a {x: 1, y: 2}\nb:\n  <<: *a\n  x: 3\n")
     assert reading.read(path)["b"] == {"x": 3, "y": 2}
 
 
@@ -39,6 +39,8 @@ BOMB = "b0: &b0 [1, 1]\n" + "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for 
         ("a: !!python/object:os.system {}\n", "not YAML"),
         ("x: " + "[" * 60 + "]" * 60, "too deep"),
         (BOMB, "too much"),
+        ("general_settings: {}\n", "has no list of models"),
+        ("model_list: {}\n", "has no list of models"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
