@@ -115,6 +115,7 @@ _TEXTS = {
     "learned": "Whether an agent registered it, rather than a person",
     "lease_expires_at": "When a provider that registered itself is given up unless it renews",
     "limit": "The most rows to answer with",
+    "name_prefix": "Only what is called so at its beginning",
     "limits": "Its limits",
     "logged_out": "Always `true`",
     "loops": "The loops that the replica runs, by name",

@@ -103,7 +103,7 @@ def load(kind: type[T], program: str, arguments: Sequence[str], environ: Mapping
     parser = _parser(program, kind, declared)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(_not_known(unknown[0], [s.flag for s in declared if s.flag is not None]))
+        parser.error(_not_known(unknown[0], declared))
     flags = vars(parsed)
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -149,10 +149,14 @@ def _find(
     return setting.flag or setting.variable, None
 
 
-def _not_known(argument: str, flags: Sequence[str]) -> str:
+def _not_known(argument: str, declared: Sequence[Setting]) -> str:
     name = argument.partition("=")[0]
     if not name.startswith("-"):
         return f"{argument!r} belongs to no flag"
+    for secret in declared:
+        if secret.secret and name == "--" + secret.field.replace("_", "-"):
+            return f"{name} is no flag, since flags show in process lists: set {secret.variable}"
+    flags = [setting.flag for setting in declared if setting.flag is not None]
     near = difflib.get_close_matches(name, flags, n=1)
     return f"there is no flag {name}" + (f": did you mean {near[0]}?" if near else "")
 

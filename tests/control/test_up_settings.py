@@ -78,7 +78,7 @@ def test_secrets_have_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("--database-url", "--encryption-key", "--proxy-token", "--webhook-secret"):
         with pytest.raises(SystemExit):
             read_settings([name, "x"], {})
-    assert "unrecognized" in capsys.readouterr().err
+        assert name in capsys.readouterr().err
 
 
 def test_secrets_come_from_variables_and_files(tmp_path: Path) -> None:

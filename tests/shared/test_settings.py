@@ -176,3 +176,17 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
     assert CANARY not in str(settings)
     assert effective(settings)["token"] == MASKED
     assert effective(settings)["port"] == 1
+
+
+def test_a_secret_given_as_a_flag_is_told_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    class Guarded(Settings, frozen=True, kw_only=True):
+        """Guarded."""
+
+        data_token: Annotated[str, msgspec.Meta(description="a secret", extra={SECRET: True})]
+        data_folder: Annotated[str, msgspec.Meta(description="a folder")] = "."
+
+    with pytest.raises(SystemExit):
+        load(Guarded, "prog", ["--data-token", "sk-canary"], {})
+    said = capsys.readouterr().err
+    assert "set FASTLLM_DATA_TOKEN" in said
+    assert "canary" not in said

@@ -192,7 +192,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ca": "no certificate"}, "ca"),
     ({"server_name": "a b"}, "server_name"),
     ({"credential": "x"}, "credential"),
-    ({"state": "active"}, "state"),
+    ({"state": "off"}, "state"),
 ]
 
 

@@ -177,16 +177,16 @@ async def test_bad_questions_name_their_field(plane: ControlPlane, query: str, f
     assert (answer.status, answer.error["field"]) == (400, field), answer.body
 
 
-@pytest.mark.parametrize("query", ["bucket=0", "bucket=x", "since=9999-12-31T23:59:59Z", "until=0001-01-01"])
+@pytest.mark.parametrize(
+    "query", ["bucket=0", "bucket=x", "since=9999-12-31T23:59:59Z", "until=0001-01-01", "since=1577836800"]
+)
 async def test_bad_series_are_refused(plane: ControlPlane, query: str) -> None:
     answer = await plane.call("GET", f"/admin/timeseries?{query}")
     assert answer.status == 400, answer.body
     assert answer.error["field"] in ("bucket", "since", "until")
 
 
-@pytest.mark.parametrize(
-    "since", ["2020-01-01T00:00:00Z", "2020-01-01T00:00:00", "1577836800", "0001-01-01T00:00:00Z"]
-)
+@pytest.mark.parametrize("since", ["2020-01-01T00:00:00Z", "2020-01-01T00:00:00", "0001-01-01T00:00:00Z"])
 async def test_ways_to_write_a_time(plane: ControlPlane, since: str) -> None:
     await post(plane, recent(plane))
     assert len((await plane.call("GET", f"/admin/usage/events?since={since}")).rows) == 1
