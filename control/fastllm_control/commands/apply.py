@@ -14,6 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from fastllm_control import progress
 from fastllm_control.commands.export import KeySettings
 from fastllm_control.commands.transact import command_actor, with_database
 from fastllm_control.declared.applying import Means, perform
@@ -80,7 +81,8 @@ def apply_text(settings: ApplySettings, text: bytes, environ: Mapping[str, str])
     found = read(text)
     folder = Path() if settings.file == "-" else Path(settings.file).parent
     secrets = EnvironmentSecrets(environ, folder)
-    means = Means(settings.ring(), Dialer(settings.addresses()), secrets, _now)
+    tell = progress.on(sys.stderr, "fastllm apply")
+    means = Means(settings.ring(), Dialer(settings.addresses()), secrets, _now, tell)
 
     async def work(database: Database) -> Plan:
         return await perform(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from fastllm_control import progress
 from fastllm_control.app import utc_now
 from fastllm_control.commands.apply import DiallingSettings
 from fastllm_control.commands.transact import command_actor, with_database
@@ -59,7 +60,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         found, report = await _holders(settings, converted, now)
         wanted = Wanted(converted.document, converted.master_key, found)
         dialer = Dialer(settings.addresses())
-        means = Means(settings.ring(), dialer, GivenSecrets(converted.secrets), utc_now)
+        tell = progress.on(sys.stderr, "fastllm import")
+        means = Means(settings.ring(), dialer, GivenSecrets(converted.secrets), utc_now, tell)
         flags = {"take_over": settings.take_over, "dry_run": settings.dry_run}
         imported = await importing.perform(database, command_actor(), means, wanted, **flags)
         return imported, report.findings

@@ -31,6 +31,7 @@ from fastllm_control.declared.text import Read
 from fastllm_control.dial import Dialer, DialResult
 from fastllm_control.errors import ApiError, Forbidden, Invalid
 from fastllm_control.failures import refusal_of
+from fastllm_control.progress import Tell, silent
 from fastllm_control.repositories import declared
 from fastllm_control.secrets import Keyring
 from fastllm_control.services.providers import endpoint_of, refuse_unreachable
@@ -45,12 +46,13 @@ Done = TypeVar("Done")
 @dataclass(frozen=True, slots=True)
 class Means:
     """What it takes beside a database: the keyring (or `NoKeyring`), the way to dial, where references are
-    looked up, and the time."""
+    looked up, and the time; `tell` hears what is being done while it takes its time."""
 
     ring: Keyring
     dialer: Dialer
     secrets: Secrets
     clock: Callable[[], datetime.datetime]
+    tell: Tell = silent
 
 
 class _DryRun(Exception):
@@ -117,6 +119,8 @@ async def dial_new(database: Database, actor: Actor, means: Means, read: Read, *
         async with slots:
             return await means.dialer.dial(endpoint_of(form))
 
+    if new:
+        means.tell(f"asking {len(new)} new providers whether they answer")
     results = await asyncio.gather(*(dialled(index) for index in range(len(new))))
     dials = {entry.name: result for entry, result in zip(new, results, strict=True)}
     _refuse_forbidden(read, dials)
@@ -130,6 +134,8 @@ async def apply(tx: Transaction, means: Means, read: Read, *, prune: bool, dials
     current, secrets = await _looked_at(tx.session, means, read, prune=prune)
     steps = _steps(current, read, secrets, prune=prune)
     _refuse_unauthorised(tx.actor, steps)
+    if steps:
+        means.tell(f"doing {len(steps)} steps, all or none")
     noted = len(tx.notes)
     wanted = Wanted(read.document, read.lines, current, secrets, dials)
     await Performer(tx, means.ring, means.clock(), wanted).perform(steps)
