@@ -78,9 +78,11 @@ async def test_refusals_name_line_and_field(plane: ControlPlane) -> None:
     answer = await plane.call("POST", "/admin/apply", {"text": text, "credentials": GIVEN})
     assert (answer.status, answer.error["field"]) == (400, "provider_models[0].backends[0].provider")
     assert answer.error["message"].startswith("line 8, provider_models[0].backends[0].provider: there is no")
-    document = {"format": 1, "fallback_model": "nobody"}
+    served = {"name": "m", "backends": [{"provider": "nobody", "upstream_model": "m"}]}
+    document = {"format": 1, "provider_models": [served]}
     answer = await plane.call("POST", "/admin/apply", {"document": document})
-    assert (answer.status, answer.error["field"]) == (400, "document.fallback_model")
+    assert answer.status == 400
+    assert answer.error["field"] == "document.provider_models[0].backends[0].provider"
     answer = await plane.call("POST", "/admin/apply", {"document": {"format": 1, "roles": [{"name": 5}]}})
     assert (answer.status, answer.error["field"]) == (400, "document.roles[0].name")
     for body in ({}, {"document": {"format": 1}, "text": "format: 1"}):
@@ -93,7 +95,7 @@ async def test_it_takes_what_the_plan_touches_and_tells_strangers_nothing(plane:
     await plane.principal("reader", "viewer")
     await plane.principal("operator-1", "operator")
     reader, operator = await plane.key_of("reader"), await plane.key_of("operator-1")
-    broken = {"text": "format: 1\nfallback_model: nobody\n"}
+    broken = {"text": TEXT.replace("provider: gpu-1", "provider: gpu-2"), "credentials": GIVEN}
     answer = await plane.call("POST", "/admin/apply", broken, token=reader)
     assert (answer.status, answer.error["code"]) == (403, "forbidden")
     assert (await plane.call("POST", "/admin/apply", broken, token=operator)).status == 400
